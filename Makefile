@@ -7,7 +7,7 @@ ARGS   ?=
 WORKERS ?= 2
 # Seconds of fuzzing.
 FUZZ   ?= 1800
-# Tests of work that threads divide: kernels, training, evaluation, simulation, and the commands that train and judge.
+# Arguments for tests of work that threads divide: kernels, training, evaluation, simulation, commands that train and judge.
 # (Studies train with one thread a run; the other commands' words and files do not depend on threads.)
 THREADED := tests/models/equiformer tests/training tests/evaluation tests/simulation tests/cli/test_workflow.py \
 	--ignore tests/evaluation/test_study.py

@@ -289,7 +289,7 @@ def test_a_signal_of_a_batch_system_leaves_no_half_written_file(folder: Path) ->
 def test_there_is_no_colour_without_a_terminal_and_with_no_color(folder: Path) -> None:
     code = "from denskit.cli import app; app()"
     plain = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "TERM")}
-    for words, changes in ((["doctor"], {}), (["evaluate", "absent"], {"NO_COLOR": "1"}), (["--help"], {})):
+    for words, changes in ((["doctor"], {"NO_COLOR": "1"}), (["evaluate", "absent"], {}), (["--help"], {})):
         done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, env=plain | changes)
         assert ESCAPE not in done.stdout + done.stderr
 

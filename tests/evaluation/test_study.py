@@ -1148,9 +1148,8 @@ class TestWholeStudies:
         folder.keep(study)
         (tmp_path / "runs" / runs_of(study)[0].name).mkdir(parents=True)
         larger = tiny_study(seeds=2)
-        monkeypatch.setattr(
-            "denskit.evaluation.study.committees.require_one_split", lambda study: write_study(larger, folder.study)
-        )
+        work = importlib.import_module("denskit.cli.study_work")
+        monkeypatch.setattr(work, "require_one_split", lambda study: write_study(larger, folder.study))
         monkeypatch.setattr("denskit.evaluation.study.running.train_and_judge", lambda *what, **how: {})
         done = CliRunner().invoke(app, ["study", str(folder.study), "-o", str(tmp_path), "--task", "DeNS_seed-0"])
         assert done.exit_code == 0 and load_study(folder.study) == larger, done.output

@@ -213,7 +213,7 @@ def _read_last(folder: Path) -> None:
     loaded = load_checkpoint(folder / "last.pt")
     try:
         now = load_config(RUN).document() | {"training structures": 20}
-        RunFolder(folder).require_same(loaded.record, now, MAY_CHANGE)
+        RunFolder(folder).require_same(loaded.config | {"training structures": loaded.num_train}, now, MAY_CHANGE)
     except ValueError as error:  # about settings: the caller knows the file
         raise ValueError(f"last.pt: {error}") from error
 

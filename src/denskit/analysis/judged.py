@@ -155,7 +155,10 @@ def judge(
     *,
     part: Literal["test", "validation"] = "test",
 ) -> Judged:
-    """Predict at most ``MOST`` evenly spaced structures of a source; novelty is relative to ``trained``."""
+    """Predict at most ``MOST`` evenly spaced structures of a source; novelty is relative to ``trained``.
+
+    Raises ValueError as :func:`denskit.models.prediction.predict_each`.
+    """
     sample = evenly(source, MOST).in_file_order()
     systems: list[System] = []
     energies, forces, stresses = [], [], []

@@ -22,11 +22,14 @@ if TYPE_CHECKING:
 def study_progress(folder: StudyFolder) -> Iterator[StudyProgress]:
     """The progress of the study in a folder, shown while the block runs."""
     console = Console(highlight=False)
+    if not console.is_terminal:
+        yield StudyProgress(folder, console, None)
+        return
     with Bars(
         TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.percentage:3.0f} %"),
-        TextColumn("{task.fields[note]}"), TimeRemainingColumn(), console=console, disable=not console.is_terminal,
+        TextColumn("{task.fields[note]}"), TimeRemainingColumn(), console=console,
     ) as bars:  # fmt: skip
-        yield StudyProgress(folder, console, bars if console.is_terminal else None)
+        yield StudyProgress(folder, console, bars)
 
 
 class StudyProgress:

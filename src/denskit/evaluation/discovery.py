@@ -113,7 +113,8 @@ def discover_into(
 
     Writes ``discovery.csv`` (a line a material), ``discovery.json`` (the metrics), and the files of a relaxation; with
     ``conductivities`` also their mean errors, and the folder ``kappa`` with a line a crystal.  Arguments and errors as
-    :func:`denskit.simulation.relaxation.folder.relax_into`; errors of the arguments come before the first move.
+    :func:`denskit.simulation.relaxation.folder.relax_into`; those of :class:`Materials` and of
+    :meth:`KnownConductivities.require_comparable` come before the first move.
     """
     if conductivities is not None:
         conductivities.require_comparable()

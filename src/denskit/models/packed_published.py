@@ -50,9 +50,11 @@ def rename(
 ) -> Converted:
     """A published state dict by our names, and its heads beyond energy and forces.
 
-    ``heads`` renames tensors of heads, all others are the backbone's; ``layers`` follows :data:`LAYERS`.
+    Names of ``state`` are those of ``read_checkpoint``, without prefixes like "module.".  ``heads`` renames tensors of
+    heads, all others are the backbone's; ``layers`` follows :data:`LAYERS`.
     ``bias_on_all``: the bias of the published force embedding acts on every atom at any time, so it is added to the
-    atom embedding.  Raises ValueError, naming the ``model``, for another one's state dict.
+    atom embedding.  The two weights of a separable layer norm, of scalars and of higher degrees, become one.
+    Raises ValueError, naming the ``model``, for another one's state dict.
     """
     patterns = (*heads, (r"^(?!heads\.)", "backbone."), *LAYERS, *layers)
     out: dict[str, Tensor] = {}

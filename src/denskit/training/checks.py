@@ -223,7 +223,8 @@ def long_validations(planned: PlannedTraining) -> str | None:
 def hint_after(row: Mapping[str, float], planned: PlannedTraining) -> str | None:
     """After the last step of a training without denoising, where its model overfits.
 
-    ``row``: the last of metrics.csv.  Where DeNS was measured to pay, its validation errors were 3 times the others.
+    ``row``: the last of metrics.csv.  Where DeNS was measured to pay, validation errors were three times the training
+    errors or more.
     """
     config, size = planned.config, len(planned.source)
     trained, valid = (row.get(f"{part}_forces_mae_meV_per_A", math.nan) for part in ("train", "valid"))

@@ -20,7 +20,10 @@ Frames = Mapping[str, Sequence[ase.Atoms]]  # train, and perhaps valid and test
 
 
 def with_frames(config: RunConfig, frames: Frames) -> RunConfig:
-    """The run with the frames' files as its data.  Raises ValueError for other data, and frames that cannot be used."""
+    """The run with the frames' files as its data.
+
+    Raises ValueError where the run names data already, and for frames that cannot be trained on, naming the frame.
+    """
     folder = RunFolder(config.output)
     files = {part: str(folder.frames(part).resolve()) for part in frames}
     for name in ("path", *PARTS):

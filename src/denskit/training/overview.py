@@ -74,7 +74,11 @@ def runs_below(top: Path) -> list[Path]:
 
 
 def delete_run(path: str | os.PathLike[str]) -> None:
-    """Remove a run folder.  Raises FileNotFoundError for no run, ValueError where it trains or we work inside it."""
+    """Remove a run folder.
+
+    Raises FileNotFoundError for a folder without a run; ValueError while it trains, and for a folder around the working
+    directory.
+    """
     folder = run_folder(path).path
     if Path.cwd().is_relative_to(folder.resolve()):
         raise ValueError(f"{folder} is the working directory, or around it; nothing was deleted")

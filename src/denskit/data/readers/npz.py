@@ -1,8 +1,8 @@
 """npz files: of one molecule, in the sGDML and MD17 form (R, E, F, z) and the rMD17 form (coords, energies, forces,
 nuclear_charges); and of any structures, concatenated over their atoms (:mod:`denskit.data.readers.concatenated`).
 
-Both (:mod:`denskit.data.datasets.md17`) are published in kcal/mol and kcal/mol/Å; the sGDML form says so in e_unit and
-r_unit.
+MD17 and rMD17 (:mod:`denskit.data.datasets.md17`) are published in kcal/mol and kcal/mol/Å; the sGDML form says so in
+e_unit and r_unit.
 """
 
 from __future__ import annotations

@@ -44,7 +44,10 @@ class Published(NamedTuple):
 
 
 def published_as(path: Path) -> Published | None:
-    """The dataset that a file is of, by its name and beginning; None for other files."""
+    """The dataset that a file is of, by its name and beginning; None for other files.
+
+    Raises ValueError, naming it, for a packed file that is damaged.
+    """
     kind = unpacked(path).suffix
     if kind not in (".json", ".jsonl"):
         return None

@@ -72,7 +72,10 @@ def compare_runs(runs: Sequence[str]) -> Results:
 
 
 def _names(runs: Sequence[str], settings: Sequence[Mapping[str, Any]], folders: Sequence[Path]) -> list[str]:
-    """The given names, else the settings in which runs differ (but for seeds); where these are many, their folders."""
+    """The given names, else the settings in which a run differs from the others; where these are many, folders.
+
+    Runs that differ in nothing but the seed have one name, that of the first's folder where it is a folder's.
+    """
     described = [_differences(own, settings, folder) for own, folder in zip(settings, folders, strict=True)]
     if max(map(len, described)) > _LONGEST:
         first = {text: folder for text, folder in reversed(list(zip(described, folders, strict=True)))}

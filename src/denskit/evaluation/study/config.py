@@ -259,7 +259,8 @@ def overrides(settings: Mapping[str, Any]) -> list[str]:
 
 
 def changed(study: StudyConfig, overrides: Sequence[str]) -> StudyConfig:
-    """The study with ``key=value`` (YAML values): of the study (``seeds=5``, ``tests.hot=FILE``), else of all its runs.
+    """The study with ``key=value`` (YAML values): of the study itself (``seeds=5``, ``tests.hot=FILE``,
+    ``axes.data.split.train=[25, 50]``), else a setting of all runs, also where an axis or its values set it.
 
     Raises ValueError where one makes no sense or would have no effect.
     """
@@ -338,7 +339,10 @@ def _left_of(axis: str, values: Sequence[Any] | Mapping[Any, Any], value: object
 
 
 def load_study(name: str | Path) -> StudyConfig:
-    """A study from a YAML file, or a shipped one by name.  Raises FileNotFoundError, ValueError for other files."""
+    """A study from a YAML file, or a shipped one by name (``denskit study --list``).
+
+    Raises FileNotFoundError for an absent file, ValueError for a file that is no study.
+    """
     path = Path(name)
     if path.suffix in (".yaml", ".yml"):
         if not path.is_file():

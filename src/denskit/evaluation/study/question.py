@@ -179,7 +179,10 @@ def sized(
 
 
 def within_budget(study: StudyConfig, costs: Mapping[str, Cost], hours: float, processes: int) -> StudyConfig:
-    """The study with the steps that ``processes`` trainings at once do in ``hours``.  Raises ValueError below 100."""
+    """The study with the steps that ``processes`` trainings at once do in ``hours``.
+
+    Raises ValueError where not even 100 steps fit.
+    """
     available = 3600 * hours * processes
     runs = runs_of(study)
     rounds = math.ceil(len(runs) / processes) * processes / len(runs)  # processes wait for the last round

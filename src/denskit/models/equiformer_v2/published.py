@@ -1,4 +1,7 @@
-"""Published EquiformerV2 weights and hyper-parameters, with and without DeNS, as ours: an import is a renaming."""
+"""Published EquiformerV2 weights and hyper-parameters, with and without DeNS, as ours.
+
+An import is a renaming, but for separable layer norms and the bias of the force embedding, see :func:`rename`.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,10 @@ def convert_equiformer_v2(state: Mapping[str, Tensor], config: EquiformerV2Confi
 
 
 def config_of_equiformer_v2(model: Mapping[str, Any]) -> EquiformerV2Config:
-    """Our configuration from the published hyper-parameters (section ``model`` of a checkpoint's configuration)."""
+    """Our configuration from the published hyper-parameters (section ``model`` of a checkpoint's configuration).
+
+    Raises ValueError for a variant that Denskit does not have.
+    """
     for name in ("use_m_share_rad", "use_s2_act_attn", "use_noise_schedule_sigma_encoding", "use_tp_reparam"):
         if model.get(name):
             raise ValueError(f"the checkpoint has {name}=True, a variant of EquiformerV2 that Denskit does not have")

@@ -51,7 +51,10 @@ def convert_equiformer_v3(state: Mapping[str, Tensor], config: EquiformerV3Confi
 
 
 def config_of_equiformer_v3(model: Mapping[str, Any]) -> EquiformerV3Config:
-    """Our configuration from the published hyper-parameters (section ``model`` of a checkpoint's configuration)."""
+    """Our configuration from the published hyper-parameters (section ``model`` of a checkpoint's configuration).
+
+    Raises ValueError for a variant that Denskit does not have.
+    """
     wanted = {"use_atom_edge_embedding": True, "use_rad_l_parametrization": True, "use_grid_mlp": True,
               "use_attn_renorm": True}  # fmt: skip
     for name, value in wanted.items():

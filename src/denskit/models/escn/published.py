@@ -77,7 +77,10 @@ def convert_escn(state: Mapping[str, Tensor], config: ESCNConfig) -> Converted:
 
 
 def config_of_escn(model: Mapping[str, Any]) -> ESCNConfig:
-    """Our configuration from the published hyper-parameters (section ``model`` of a checkpoint's configuration)."""
+    """Our configuration from the published hyper-parameters (section ``model`` of a checkpoint's configuration).
+
+    Raises ValueError for a variant that Denskit does not have.
+    """
     degrees, orders = model.get("lmax_list", [6]), model.get("mmax_list", [2])
     if len(degrees) != 1 or len(orders) != 1:
         raise ValueError(f"the checkpoint has resolutions {degrees}; Denskit's eSCN has one")

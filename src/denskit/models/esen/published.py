@@ -44,7 +44,10 @@ def convert_esen(state: Mapping[str, Tensor], config: ESENConfig) -> Converted:
 
 
 def config_of_esen(model: Mapping[str, Any]) -> ESENConfig:
-    """Our configuration from the published hyper-parameters (section ``model`` of a checkpoint's configuration)."""
+    """Our configuration from the published hyper-parameters (section ``model`` of a checkpoint's configuration).
+
+    Raises ValueError for a variant that Denskit does not have.
+    """
     model = model.get("backbone", model)
     for name, wanted in (("norm_type", "rms_norm_sh"), ("act_type", "gate")):
         if model.get(name, wanted) != wanted:

@@ -55,7 +55,8 @@ def measure_into(
     stop: Callable[[], bool] = lambda: False,
     progress: Report = unreported,
 ) -> list[dict[str, Any]] | None:
-    """Measure all crystals of a source; their properties in order, or None where ``stop`` ended the work.
+    """Measure all crystals of a source with a potential that has stress; their properties in order, or None where
+    ``stop`` ended the work.
 
     ``moduli`` are the equation of state and the elastic constants, ``vibrations`` the phonons, ``heat`` is the thermal
     conductivity.  The folder gets ``crystals.jsonl``, ``phonopy_INDEX.yaml`` with the force constants, and

@@ -187,7 +187,8 @@ def relax_into(
     file); finished structures are not repeated.  ``original`` gives each structure with the fields that relaxed.extxyz
     keeps; called in ascending order (as for :class:`denskit.data.writing.Originals`).  ``trajectories`` keeps every
     evaluated geometry.  The structures under way are saved every ``save_every`` seconds, after an exception and after a
-    stop.  After every step ``stop`` is asked and ``progress`` gets the number of finished structures.
+    stop.  After every step ``stop`` is asked and ``progress`` gets the number of finished structures.  All other
+    arguments are those of :class:`Relaxer`.
 
     Raises ValueError for a folder with other work or in use, and as :class:`Relaxer`.
     """

@@ -132,18 +132,15 @@ def require_sids(source: Structures) -> None:
             sid = source[index].sid
         except ValueError:  # an unreadable record, which is left out
             continue
-        _require_new(sid, index, seen)
+        _require_new(sid, index, seen, "; of trajectories --first-frames takes the first of each")
         seen.add(sid)
 
 
-def _require_new(sid: str, index: int, seen: Container[str]) -> None:
+def _require_new(sid: str, index: int, seen: Container[str], advice: str = "") -> None:
     if not sid:
         raise ValueError(f"structure {index} has no sid: a submission names every structure by its sid")
     if sid in seen:
-        raise ValueError(
-            f"two structures have the sid {sid}: a submission names every structure once; of trajectories "
-            "--first-frames takes the first of each"
-        )
+        raise ValueError(f"two structures have the sid {sid}: a submission names every structure once{advice}")
 
 
 def _mean_distance(relaxed: Relaxed, system: System) -> float:
