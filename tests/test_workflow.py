@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import shutil
+import warnings
 from pathlib import Path
 
 import ase
@@ -31,12 +32,15 @@ from denskit import (
 )
 from denskit.analysis.report import plot, report
 from denskit.analysis.run_results import RunResults
-from denskit.models.model_file import save_model
+from denskit.data.base import collate
+from denskit.data.frames import structures_of
+from denskit.models.model_file import read_header, save_model
 from denskit.simulation.dynamics.folder import DynamicsPlan
 from denskit.simulation.dynamics.settings import DynamicsSettings
 from denskit.simulation.relaxation.settings import RelaxationSettings
 from denskit.simulation.structures import system_of
 from denskit.training.overview import overview_of
+from denskit.training.run import _alone
 from denskit.units import KCAL_PER_MOL
 
 from trained import trained
@@ -84,6 +88,88 @@ def test_a_run_holds_all_that_came_of_a_training(here: Path, capfd: pytest.Captu
     assert pickle.loads(pickle.dumps(run)) == run
     with pytest.raises(FileNotFoundError, match="holds no run"):
         Run(here)
+
+
+def test_a_run_is_that_of_its_folder(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After another training there, from another working directory, and when it is gone."""
+    run, water = trained_run(), molecule("H2O")
+    before = run.predict(water).energy
+    assert run.model is run.model
+    kept = read_header(run.path / "model.safetensors")["metadata"]["validation"]
+    assert overview_of(run).validation == kept and f"forces {kept['forces_mae_meV_per_A']:.3g}" in repr(run)
+    train("runs/mine", settings={"training.max_steps": 6, "training.final": "last"}, resume=True)
+    assert run.predict(water).energy == predict("runs/mine", water).energy != before
+    (here / "other").mkdir()
+    monkeypatch.chdir(here / "other")
+    assert run.state == "finished" and run.messages and run == Run("../runs/mine")
+    (run.path / "metrics.csv").write_text("step,train_loss\n")
+    assert run.curves == {}
+    shutil.rmtree(run.path)
+    with pytest.raises(FileNotFoundError, match="the folder of this run is gone"):
+        run.state  # noqa: B018
+
+
+def test_a_training_leaves_the_process_as_it_was(here: Path) -> None:
+    """Random state and default dtype, neither of which decides its weights; nor does a model that is read."""
+    first = trained_run()
+    state = torch.get_rng_state()
+    torch.set_default_dtype(torch.float64)
+    try:
+        again = train(TINY, labelled(24), settings=first.config.document() | {"output": "runs/again"})
+        first.predict(molecule("H2O"))
+        evaluate(load_model(first), labelled(2))
+        assert torch.get_default_dtype() == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(torch.get_rng_state(), state)
+    np.testing.assert_array_equal(again.curves["train_loss"], first.curves["train_loss"])
+
+
+def test_one_training_at_a_time_in_a_process(here: Path) -> None:
+    with _alone(), pytest.raises(ValueError, match="another training runs in this process"):
+        trained_run()
+    assert not Path("runs").exists()
+    assert trained_run().state == "finished"
+
+
+def test_a_force_field_keeps_its_mode(here: Path) -> None:
+    """Judging a model in a loop of one's own must not end its training; in evaluation mode a loss is warned of."""
+    model, water = load_model(trained_run()).train(), labelled(2)[1]
+    evaluate(model, [water])
+    predict(model, water)
+    assert model.training
+    batch = model.config.with_neighbors(collate([system_of(water)], torch.float32)[0])
+    assert model(batch)["forces"].requires_grad
+    with pytest.warns(UserWarning, match=r"in evaluation mode.*call train\(\) before a loss"):
+        assert not model.eval()(batch)["forces"].requires_grad
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("error")
+        model(batch)
+
+
+def test_predictions_of_a_model_are_no_labels(here: Path) -> None:
+    run, frames = trained_run(), labelled(24)
+    for atoms in frames:
+        atoms.calc = DenskitCalculator(run)
+        atoms.get_forces()
+    assert structures_of(frames)[0][0].of_model and not structures_of(labelled(1))[0][0].of_model
+    settings = {"training.max_steps": 1, "data.molecule": None, "data.split": {"train": 14, "valid": 4, "test": 6}}
+    again = train(TINY, frames, settings=settings, device="cpu", output="runs/own")
+    assert any("problem" in line and "model" in line for line in again.messages), again.messages
+
+
+def test_frames_may_come_one_by_one_and_replace_those_of_a_run(here: Path) -> None:
+    run = trained_run()
+    new = train(run, (atoms for atoms in labelled(26)), output="runs/new", settings={"training.max_steps": 1})
+    assert "runs/new/frames" in str(new.config.data.train)
+    with pytest.raises(ValueError, match="found list in the place of the settings; wanted a preset"):
+        train(labelled(2))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("name", "given"), [("split", "tets"), ("checkpoint", "lst")])
+def test_unknown_words_are_named(here: Path, name: str, given: str) -> None:
+    with pytest.raises(ValueError, match=rf"{name}='{given}': wanted '"):
+        evaluate(trained_run(), **{name: given})
 
 
 def test_predictions_are_those_of_the_calculator(here: Path) -> None:

@@ -7,7 +7,7 @@ Marks on fields say when a setting may differ::
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from types import UnionType
 from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_origin
 
@@ -182,3 +182,9 @@ def _wanted(found: ErrorDetails) -> str:
 def problems_in(error: ValidationError) -> str:
     """All problems that pydantic found, in one line: ``key: value: what is wrong; ...``."""
     return "; ".join(f"{key}: {found.text}" if (key := found.key()) else found.text for found in problems_of(error))
+
+
+def require_known(name: str, given: object, known: Collection[str]) -> None:
+    """Raise ValueError where an argument is none of the known words."""
+    if given not in known:
+        raise ValueError(f"{name}={given!r}: wanted {' or '.join(map(repr, known))}")

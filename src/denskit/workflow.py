@@ -5,20 +5,22 @@ from __future__ import annotations
 import html
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import ase
 import numpy as np
 
+from denskit.data.frames import frames_of
 from denskit.evaluation.evaluate import Predictions, evaluate, load_force_field, predict
 from denskit.files import write_json
 from denskit.models.base import ForceField
 from denskit.runtime.run_state import RunState, state_of
 from denskit.training.load_config import load_config
-from denskit.training.overview import errors_of, messages_of, metrics_of, overview_of, run_folder
+from denskit.training.overview import errors_of, messages_of, metrics_of, overview_of, rows_of, run_folder
 from denskit.training.run import train as train_run
+from denskit.training.run_folder import model_file
 from denskit.training.settings import RunConfig
 
 
@@ -32,9 +34,9 @@ class Run(os.PathLike[str]):
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+        self.path = Path(path).absolute()
         self._folder = run_folder(self.path)
-        self._model: ForceField | None = None
+        self._model: tuple[tuple[int, int], ForceField] | None = None
 
     @property
     def config(self) -> RunConfig:
@@ -53,8 +55,11 @@ class Run(os.PathLike[str]):
 
     @property
     def curves(self) -> dict[str, np.ndarray]:
-        """Columns of metrics.csv [rows] float64: "step", "train_loss", "valid_forces_mae_meV_per_A", ...; NaN: none."""
-        return metrics_of(self._folder)
+        """Columns of metrics.csv [rows] float64: "step", "train_loss", "valid_forces_mae_meV_per_A", ...; NaN: none.
+
+        Empty before the first logged step.
+        """
+        return metrics_of(self._folder) if rows_of(self._folder) else {}
 
     @property
     def errors(self) -> dict[str, float]:
@@ -70,10 +75,12 @@ class Run(os.PathLike[str]):
 
     @property
     def model(self) -> ForceField:
-        """The resulting force field, in evaluation mode; loaded once."""
-        if self._model is None:
-            self._model = load_force_field(self.path, None, "auto")
-        return self._model
+        """The resulting force field, in evaluation mode; loaded when first asked for, and after it has changed."""
+        file = model_file(self.path).stat()
+        written = (file.st_mtime_ns, file.st_size)
+        if self._model is None or self._model[0] != written:
+            self._model = written, load_force_field(self.path, None, "auto")
+        return self._model[1]
 
     def predict(self, structures: Sequence[ase.Atoms] | ase.Atoms | str | os.PathLike[str]) -> Predictions:
         """Energies, forces and stress of structures: see :func:`denskit.predict`."""
@@ -133,10 +140,10 @@ def in_words(errors: Mapping[str, float]) -> str:
 
 def train(
     config: RunConfig | str | os.PathLike[str],
-    atoms: Sequence[ase.Atoms] | None = None,
+    atoms: Iterable[ase.Atoms] | None = None,
     *,
-    valid: Sequence[ase.Atoms] | None = None,
-    test: Sequence[ase.Atoms] | None = None,
+    valid: Iterable[ase.Atoms] | None = None,
+    test: Iterable[ase.Atoms] | None = None,
     settings: Mapping[str, Any] | None = None,
     resume: bool = False,
     progress: bool = False,
@@ -165,9 +172,14 @@ def train(
         if changes:
             raise ValueError(f"a whole configuration is given, and {next(iter(changes))} too; give it to load_config")
     else:
+        if not isinstance(config, str | os.PathLike):
+            raise ValueError(
+                f"found {type(config).__name__} in the place of the settings; wanted a preset, a YAML file or a run "
+                'folder first, then the structures: train("equiformer", frames)'
+            )
         config = load_config(config, changes)
     parts = {"train": atoms, "valid": valid, "test": test}
-    frames = {part: given for part, given in parts.items() if given is not None}
+    frames = {part: frames_of(given) for part, given in parts.items() if given is not None}
     if frames and atoms is None:
         raise ValueError(f"{' and '.join(frames)} structures are given, but none to train on")
     try:

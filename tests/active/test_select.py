@@ -183,6 +183,7 @@ def test_what_the_models_cannot_tell_is_refused(committee: list[ForceField]) -> 
         ({"most_spread": 1.0}, "needs a committee"),
         ({"by": "distance"}, "needs the training frames"),
         ({"count": 0}, "give 1 or more"),
+        ({"by": "std"}, "by='std': wanted 'spread' or 'farthest' or 'distance'"),
     ):
         with pytest.raises(ValueError, match=message):
             select(committee[:1], pool, **({"count": 1} | wrong))  # type: ignore[arg-type]

@@ -25,6 +25,7 @@ from denskit.models.base import ForceField
 from denskit.models.model_file import Model
 from denskit.runtime.device import choose_device
 from denskit.runtime.progress import Report, unreported
+from denskit.settings import require_known
 from denskit.simulation.potential import Potential
 from denskit.training.load_config import load_config
 from denskit.training.replay import old_structures
@@ -182,6 +183,7 @@ def _training(models: Sequence[Model], train: str | Path | Sequence[ase.Atoms] |
 
 
 def _check(by: By, models: int, count: int, most_spread: float | None, *, has_training: bool) -> None:
+    require_known("by", by, MEANING)
     if count < 1:
         raise ValueError(f"{count} frames wanted; give 1 or more")
     if models < 2 and (by == "spread" or most_spread is not None):

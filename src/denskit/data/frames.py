@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import ase
 import numpy as np
@@ -17,7 +18,7 @@ from ase.io.extxyz import key_val_dict_to_str
 
 from denskit.data.config import DataConfig
 from denskit.data.extxyz_fields import columns_of, header_fields, warn_left_out
-from denskit.data.readers.ase_files import RESULT_UNIT, structures_from
+from denskit.data.readers.ase_files import OF_MODEL, RESULT_UNIT, structures_from
 from denskit.data.structure_arrays import StructureArrays
 
 NAME = "the given atoms"  # in messages
@@ -80,7 +81,10 @@ def exact_extxyz(frames: Sequence[ase.Atoms]) -> Iterator[str]:
         columns |= others | {name: results[name] for name in _OF_ATOMS if results.get(name) is not None}
         columns = {name: np.asarray(rows).reshape(len(atoms), -1) for name, rows in columns.items()}
         live = results and not isinstance(atoms.calc, SinglePointCalculator)
-        unit = {RESULT_UNIT: "eV"} if live else {}  # read back in the unit of all of ASE, whatever data.units says
+        unit: dict[str, Any] = (
+            {RESULT_UNIT: "eV"} if live else {}
+        )  # read back in the unit of all of ASE, whatever data.units says
+        unit |= {OF_MODEL: True} if getattr(atoms.calc, OF_MODEL, False) else {}
         fields = atoms.info | unit | {name: results[name] for name in _OF_FRAMES if results.get(name) is not None}
         info, missing = header_fields(fields)
         left_out.update(lost, missing)

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import ase
 import ase.io
@@ -36,6 +36,7 @@ from denskit.runtime.device import choose_device
 from denskit.runtime.processes import Processes
 from denskit.runtime.progress import Report, unreported
 from denskit.runtime.warning import warn
+from denskit.settings import require_known
 from denskit.tasks.energy_shift import EnergyShift
 from denskit.tasks.metrics import measure
 from denskit.training.inputs import contents
@@ -82,6 +83,7 @@ def evaluate(
     Raises ValueError for structures without any label, where a run has no such split, and where another run of a
     committee has trained on it.
     """
+    require_known("split", split, get_args(Split))
     predictor = load_predictor(model, checkpoint, str(processes.device) if processes else device)
     structures = source_of(model, source, split, data)
     if source is None and split != "train":
@@ -214,9 +216,9 @@ def load_predictor(model: Models, checkpoint: Kept | None, device: str) -> Predi
 
 
 def load_force_field(model: Model, checkpoint: Kept | None, device: str) -> ForceField:
-    """The force field, or that of a model file or run folder, in evaluation mode."""
+    """The force field, as it is, or that of a model file or run folder, in evaluation mode."""
     if isinstance(model, ForceField):
-        return model.eval()
+        return model
     path = model_file(model, checkpoint)
     force_field = load_model(path, device=choose_device(device))
     place = next(force_field.parameters()).device
@@ -317,7 +319,9 @@ def reading(model: Model, file: str | os.PathLike[str], data: Reading = None) ->
     """Settings to read a file for a model: units, keys and the like of its training data, changed by ``data``."""
     if isinstance(model, ForceField):
         return reading_of(data, file)
-    return reading_as_trained(model_file(model), file, data)
+    folder = RunFolder(Path(model))  # stopped before its first validation it has its last weights alone
+    early = folder.last_model.is_file() and not folder.model.is_file()
+    return reading_as_trained(folder.last_model if early else model_file(model), file, data)
 
 
 def has_test(run: Path) -> bool:

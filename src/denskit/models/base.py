@@ -20,6 +20,7 @@ from denskit.models.graph import EdgeGraph
 from denskit.models.scaling import Scaling
 from denskit.nn.weight_decay import NoWeightDecay
 from denskit.runtime.threads import few_threads
+from denskit.runtime.warning import warn
 
 SYMMETRIC_SITES = (
     "this model's layer norm (as published) divides features that vanish by symmetry: near symmetric sites (perfect "
@@ -225,6 +226,7 @@ class ForceField(nn.Module):
         if not gradient:
             out = self._evaluate(batch, force_input, wanted, edge_frames, execution)
             return {name: out[name] for name in wanted}
+        caller_differentiates = torch.is_grad_enabled()
         with torch.enable_grad():
             given = batch.positions
             positions = given if given.requires_grad else given.detach().requires_grad_()
@@ -234,6 +236,11 @@ class ForceField(nn.Module):
                 moved = strained(moved, strain)
             out = self._evaluate(moved, force_input, wanted, edge_frames, execution)
             inputs = [positions] if strain is None else [positions, strain]
+            if not self.training and caller_differentiates and set(wanted) - {*PHYSICAL, "energies"}:
+                warn(
+                    "this force field is in evaluation mode, where its forces have no gradient with respect to the "
+                    "weights; call train() before a loss"
+                )
             # only training differentiates the gradient itself
             gradients = torch.autograd.grad(
                 out["energy"].sum(),

@@ -19,6 +19,7 @@ from denskit.models.scaling import Scaling
 from denskit.models.weights import with_weights
 from denskit.reading.budget import naming
 from denskit.reading.documents import check_extent
+from denskit.runtime.device import choose_device
 from denskit.runtime.dtypes import DType, dtype_of
 from denskit.runtime.run_state import unfinished
 from denskit.runtime.warning import warn
@@ -128,7 +129,7 @@ def load_model(path: str | os.PathLike[str], device: str | torch.device = "cpu",
 
     Args:
         path: the model file, a run folder, or the name of a shipped model (``zoo:ethanol-xtb``).
-        device: of the weights.
+        device: of the weights; "auto" is the GPU where there is one.
         dtype: of the weights, "float32", "float64" or torch's; default that of the file.
 
     Raises:
@@ -160,4 +161,4 @@ def load_model(path: str | os.PathLike[str], device: str | torch.device = "cpu",
         warn(f"{path}: {SYMMETRIC_SITES}")
     if path.name == IN_RUNS and (why := unfinished(path.parent)):
         warn(why)
-    return force_field.to(device)
+    return force_field.to(choose_device(device) if isinstance(device, str) else device)

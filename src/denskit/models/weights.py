@@ -37,7 +37,7 @@ def with_weights(
         if layers > len(weights):
             raise ValueError(f"{layers} layers from {len(weights)} tensors")
         try:
-            with _Bounded(path):
+            with _Bounded(path), torch.random.fork_rng(devices=[]):  # random weights first, which are replaced
                 force_field = build_force_field(config, heads=heads, scaling=scaling)
         except Unreadable as error:
             numbers = sum(tensor.numel() for tensor in weights.values())

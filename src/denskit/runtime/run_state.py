@@ -17,7 +17,9 @@ _STAMP = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  ")  # before each message
 
 
 def state_of(folder: Path) -> RunState:
-    """The state by the lock and the last line of the log."""
+    """The state by the lock and the last line of the log.  Raises FileNotFoundError where there is no folder."""
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder}: the folder of this run is gone")
     if is_locked(folder):
         return "running"
     ends = {"finished:": "finished", "stopped: ": "failed"}

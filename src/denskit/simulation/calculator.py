@@ -39,6 +39,7 @@ class DenskitCalculator(Calculator):
         ValueError: Not a model file, another dtype, models that do not go together.
     """
 
+    of_model = True  # results are predictions, not labels
     implemented_properties = ["energy", "free_energy", "energies", "forces", "stress"]  # noqa: RUF012 (as in ASE)
 
     def __init__(

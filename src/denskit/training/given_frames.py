@@ -26,18 +26,26 @@ def with_frames(config: RunConfig, frames: Frames) -> RunConfig:
     """
     folder = RunFolder(config.output)
     files = {part: str(folder.frames(part).resolve()) for part in frames}
+    earlier = [
+        name for name in PARTS if _given_before(getattr(config.data, name))
+    ]  # of the run whose settings these are
     for name in ("path", *PARTS):
         value = getattr(config.data, name)
-        if value is not None and value != files.get(name):
+        if value is not None and value != files.get(name) and name not in earlier:
             raise ValueError(f"frames are given, and data.{name}={value} too; give one of them")
     for given in frames.values():
         structures, _ = structures_of(given, config.data)
         structures.checked(required=config.required_labels, missing=config.data.missing)
-    data = config.data.model_dump(exclude_unset=True) | {"name": "file", **files}
+    data = config.data.model_dump(exclude_unset=True) | dict.fromkeys(earlier) | {"name": "file", **files}
     try:
         return config.model_copy(update={"data": type(config.data).model_validate(data)})
     except ValidationError as error:
         raise ValueError(problems_in(error)) from None
+
+
+def _given_before(file: object) -> bool:
+    """Whether these are the frames that an earlier run was given."""
+    return isinstance(file, str) and RunFolder(Path(file).parent.parent).frames(Path(file).stem) == Path(file)
 
 
 @contextmanager

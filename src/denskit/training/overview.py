@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import math
 import os
 import shutil
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from denskit.files import locked
+from denskit.models.model_file import read_header
 from denskit.reading.documents import read_json, read_yaml
 from denskit.runtime.run_state import STEP, RunState, lines_of, progress_of, state_of
 from denskit.training.run_folder import FRAMES, RunFolder
@@ -30,7 +30,7 @@ class Overview:
     state: RunState
     step: int  # steps done
     steps: int  # of the whole training; 0 before the first logged step
-    validation: Mapping[str, float]  # smallest errors so far, by metric
+    validation: Mapping[str, float]  # errors of the model that is kept so far, by metric; empty before there is one
     test: Mapping[str, float]  # errors on the test split; empty before they are measured
     changed: float  # s since the epoch, of the last line in its log
 
@@ -42,7 +42,7 @@ def overview_of(path: str | os.PathLike[str]) -> Overview:
     step, steps = progress_of(folder.path)
     return Overview(
         path=folder.path, model=config["model"]["name"], task=config["task"]["name"], data=_data(config["data"]),
-        state=state_of(folder.path), step=step, steps=steps, validation=_best(folder),
+        state=state_of(folder.path), step=step, steps=steps, validation=_validation(folder),
         test=errors_of(folder).get("test", {}),
         changed=(folder.log if folder.log.is_file() else folder.config).stat().st_mtime,
     )  # fmt: skip
@@ -122,15 +122,9 @@ def metrics_of(folder: RunFolder) -> dict[str, np.ndarray]:
     return {name: np.array([float(row[name] or "nan") for row in rows]) for name in rows[0]}
 
 
-def _best(folder: RunFolder) -> dict[str, float]:
-    """The smallest validation errors, by metric."""
-    best: dict[str, float] = {}
-    for row in rows_of(folder):
-        for name, text in row.items():
-            if name.startswith("valid_") and text and math.isfinite(value := float(text)):
-                metric = name.removeprefix("valid_")
-                best[metric] = min(best.get(metric, value), value)
-    return best
+def _validation(folder: RunFolder) -> dict[str, float]:
+    """Validation errors of the model that the run has kept so far."""
+    return read_header(folder.model)["metadata"]["validation"] or {} if folder.model.is_file() else {}
 
 
 def _data(config: Mapping[str, Any]) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 
 from denskit.data import load_data
@@ -33,6 +35,7 @@ from denskit.training.seen import seen_before
 from denskit.training.settings import RunConfig
 from denskit.training.trainer import BEST_BY, Trainer
 
+_TRAINING = threading.Lock()
 _SAFE_NORM = "model.norm=merged (equiformer) or model.norm=rms_norm (equiformer_v2) for crystals and small molecules"
 
 
@@ -45,9 +48,35 @@ def train(config: RunConfig, *, resume: bool = False, frames: Frames | None = No
     On Ctrl-C and SIGTERM the step is finished, a checkpoint saved, and SystemExit raised with 130 or 143.
 
     Raises ValueError for settings and data that do not go together, a folder in use, a checkpoint of another run, a
-    loss that is not finite, errors far above those of predicting zero at the end, a full disk; FileNotFoundError for
-    missing files.
+    loss that is not finite, errors far above those of predicting zero at the end, a full disk, and where another
+    thread of this process trains; FileNotFoundError for missing files.
     """
+    with _alone():
+        return _trained(config, resume=resume, frames=frames, progress=progress)
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """One training at a time, since random state and default dtype are the process's; both are as before afterwards.
+
+    Raises ValueError where another thread trains.
+    """
+    if not _TRAINING.acquire(blocking=False):
+        raise ValueError(
+            "another training runs in this process; both would draw the same random numbers. Train one after the "
+            "other, or each in a process of its own (denskit study, multiprocessing)"
+        )
+    dtype = torch.get_default_dtype()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.set_default_dtype(torch.float32)  # of weights when they are drawn; training.dtype casts them
+            yield
+    finally:
+        torch.set_default_dtype(dtype)
+        _TRAINING.release()
+
+
+def _trained(config: RunConfig, *, resume: bool, frames: Frames | None, progress: bool) -> Path:
     folder = RunFolder(Path(config.output))
     if config.deterministic:
         use_deterministic_algorithms()

@@ -22,6 +22,7 @@ from denskit.files import atomic_write, write_json
 from denskit.models.model_file import IN_RUNS, read_header
 from denskit.runtime.run_state import LOG
 from denskit.runtime.work_folder import WorkFolder
+from denskit.settings import require_known
 from denskit.training.settings import RunConfig
 from denskit.zoo import file_of
 
@@ -172,6 +173,8 @@ def model_file(run_or_model: str | os.PathLike[str], checkpoint: Literal["best",
     Raises FileNotFoundError, and ValueError for a checkpoint of a file.
     """
     path = file_of(run_or_model)
+    if checkpoint is not None:
+        require_known("checkpoint", checkpoint, ("best", "last"))
     if path.is_dir():
         folder = RunFolder(path)
         path = {None: folder.model, "best": folder.best_model, "last": folder.last_model}[checkpoint]

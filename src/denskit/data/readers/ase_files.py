@@ -41,6 +41,7 @@ NAMES = {
 REF_UNIT = "REF_unit"  # where it is "eV", REF_ labels are in eV and Å, whatever the units of other fields
 RESULTS = ("energy", "free_energy", "energies", "forces", "stress")
 RESULT_UNIT = "result_unit"  # where it is "eV", these are in eV and Å, and the stress has ASE's sign
+OF_MODEL = "of_model"  # of a calculator, and a field: its results are predictions of a model
 # of a committee: fields, since ASE's calculators have no such result
 SPREADS = ("energy_std", "forces_std", "max_forces_std")
 _OF_DYNAMICS = {"replica", "step", "time_ps"}  # of frames of denskit md, whose results are the model's
@@ -192,7 +193,7 @@ class _Reader:
             sid=str(atoms.info.get("sid", "")),
             fid=int(fid) if isinstance(fid, int | np.integer) else None,
             electrons=electrons_in(atoms.info),
-            of_model=self._is_of_model(fields),
+            of_model=getattr(atoms.calc, OF_MODEL, False) or self._is_of_model(fields),
         )
 
     def _is_of_model(self, fields: dict[str, Any]) -> bool:
@@ -203,7 +204,7 @@ class _Reader:
         if not any(self._find(label, fields) == label for label in ("energy", "forces")):
             return False
         simulated = fields.keys() >= _OF_DYNAMICS and RESULT_UNIT not in fields
-        return simulated or "forces_std" in fields or "max_forces_std" in fields
+        return simulated or bool({"forces_std", "max_forces_std", OF_MODEL} & fields.keys())
 
     def _require_units(self, fields: dict[str, Any], index: int) -> None:
         """ASE's files are in eV; where a frame names another unit, the user must confirm it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -32,15 +33,16 @@ _PARTS = ("data.train", "data.valid", "data.test")
 _LONGEST = 60  # letters of a name made of settings
 
 
-def compare_runs(runs: Sequence[str]) -> Results:
+def compare_runs(given: Sequence[str | os.PathLike[str]]) -> Results:
     """Errors of runs, each a folder or NAME=FOLDER; runs of one name or with the same settings are seeds of a variant.
 
     Judged by the errors that studies or ``denskit evaluate`` wrote, where all runs have some; else by the validation
     errors of the model that each run kept.  Raises FileNotFoundError where a folder is no run, ValueError for one run.
     """
+    runs = [os.fspath(run) for run in given]
     if len(runs) < 2:
-        given = f"one run was given ({runs[0]})" if runs else "no run was given"
-        raise ValueError(f"{given}; give two or more folders to compare")
+        told = f"one run was given ({runs[0]})" if runs else "no run was given"
+        raise ValueError(f"{told}; give two or more folders to compare")
     folders = [Path(run.partition("=")[2] or run) for run in runs]
     for folder in folders:
         if not RunFolder(folder).config.is_file():
