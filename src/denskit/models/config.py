@@ -18,19 +18,19 @@ class ModelConfig(Settings):
     """Settings of all models."""
 
     name: str
-    cutoff: float = Field(5.0, gt=0)
+    cutoff: float = Field(default=5.0, gt=0)
     """Å, radius of the neighbourhood."""
-    max_neighbors: int | None = Field(None, ge=1)
+    max_neighbors: int | None = Field(default=None, ge=1)
     """Keep only the nearest neighbours of each atom; not smooth."""
     strict_neighbors: bool = True
     """With max_neighbors: exactly the nearest ones; false keeps neighbours as near as the next one."""
-    num_elements: int = Field(64, ge=1, le=MAX_ATOMIC_NUMBER + 1)
+    num_elements: int = Field(default=64, ge=1, le=MAX_ATOMIC_NUMBER + 1)
     """Atomic numbers 0 .. num_elements - 1 have an embedding."""
     forces: OnFineTuning[Literal["gradient", "direct"]] = "gradient"
     """Forces from -dE/dr or from a head of their own."""
     stress: OnFineTuning[Literal["none", "strain", "direct"]] = "none"
     """Stress of periodic systems by straining the cell, or from a head of its own."""
-    force_input_scale: float | None = Field(None, gt=0)
+    force_input_scale: float | None = Field(default=None, gt=0)
     """Å/eV, factor of encoded forces; default 1 / force scale; 23.06 gives the published kcal/mol/Å."""
     mark_corrupted: OnFineTuning[bool] = False
     """Atoms with an encoded force other than zero get a learned vector, too, which tells them from ordinary atoms even
@@ -97,25 +97,25 @@ class RadialOrigin(Settings):
 class SO2ModelConfig(ModelConfig):
     """Settings of models with SO(2) convolutions of degrees up to l_max; the defaults are those for OC20."""
 
-    cutoff: float = Field(12.0, gt=0)
+    cutoff: float = Field(default=12.0, gt=0)
     """Å, radius of the neighbourhood."""
-    max_neighbors: int | None = Field(20, ge=1)
+    max_neighbors: int | None = Field(default=20, ge=1)
     """Keep only the nearest neighbours of each atom; not smooth."""
-    num_elements: int = Field(90, ge=1, le=MAX_ATOMIC_NUMBER + 1)
+    num_elements: int = Field(default=90, ge=1, le=MAX_ATOMIC_NUMBER + 1)
     """Atomic numbers 0 .. num_elements - 1 have an embedding."""
     forces: OnFineTuning[Literal["gradient", "direct"]] = "direct"
     """Forces from -dE/dr or from a head of their own."""
-    num_layers: int = Field(12, ge=1)
+    num_layers: int = Field(default=12, ge=1)
     """Message-passing layers."""
-    l_max: int = Field(6, ge=1, le=6)
+    l_max: int = Field(default=6, ge=1, le=6)
     """Highest degree of the features."""
-    m_max: int = Field(2, ge=0)
+    m_max: int = Field(default=2, ge=0)
     """Highest order kept in the edge frame."""
-    channels: int = Field(128, ge=1)
+    channels: int = Field(default=128, ge=1)
     """Channels of each degree between the layers."""
-    edge_channels: int = Field(128, ge=1)
+    edge_channels: int = Field(default=128, ge=1)
     """Channels of the invariant features of an edge."""
-    num_basis: int = Field(600, ge=2)
+    num_basis: int = Field(default=600, ge=2)
     """Gaussians between 0 and the cutoff that a distance is expanded in."""
 
     @model_validator(mode="after")
@@ -128,13 +128,13 @@ class SO2ModelConfig(ModelConfig):
 class PackedModelConfig(SO2ModelConfig):
     """Settings of the models in :mod:`denskit.models.packed`."""
 
-    m_max: int = Field(2, ge=1)
+    m_max: int = Field(default=2, ge=1)
     """Highest order kept in the edge frame."""
-    channels: int = Field(128, ge=2)
+    channels: int = Field(default=128, ge=2)
     """Channels of each degree between the layers."""
     atom_pairs: Literal["own", "shared", "none"] = "own"
     """Element embeddings in the radial functions: own for each function, shared by all, or none."""
     envelope: bool = False
     """Smooth at the cutoff (the published EquiformerV2 is not)."""
-    average_degree: float | None = Field(23.395238876342773, gt=0)
+    average_degree: float | None = Field(default=23.395238876342773, gt=0)
     """Usual number of neighbours; published: IS2RE's; null: measured."""

@@ -43,9 +43,9 @@ class AniDSConfig(DeNSConfig):
 
     name: Literal["anids"] = "anids"  # type: ignore[assignment]
     """Name of the task."""
-    covariance_coefficient: float = Field(10.0, ge=0)
+    covariance_coefficient: float = Field(default=10.0, ge=0)
     """Weight of the term that holds the noise near that of DeNS (published: 1, with a network trained before)."""
-    anisotropy: float = Field(0.3, ge=0, lt=1)
+    anisotropy: float = Field(default=0.3, ge=0, lt=1)
     """Sum of the shares of an atom's neighbours below which this term grows (published: 0.3)."""
 
 

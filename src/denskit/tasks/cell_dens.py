@@ -33,11 +33,11 @@ class CellDeNSConfig(DeNSConfig):
 
     name: Literal["cell_dens"] = "cell_dens"  # type: ignore[assignment]
     """Name of the task."""
-    strain_probability: float = Field(0.25, ge=0, le=1)
+    strain_probability: float = Field(default=0.25, ge=0, le=1)
     """Probability that a crystal is strained, independently of the noise on its atoms."""
-    strain_sigma: float = Field(0.01, gt=0)
+    strain_sigma: float = Field(default=0.01, gt=0)
     """Standard deviation of the strains along the axes; of shears it is smaller by sqrt(2)."""
-    strain_coefficient: float = Field(1.0, ge=0)
+    strain_coefficient: float = Field(default=1.0, ge=0)
     """Weight of the strain term; it falls over the training as the weight of the noise does."""
     stress_encoding: bool = True
     """False: the model gets no stress of strained crystals (ablation)."""

@@ -32,12 +32,12 @@ class DeNSConfig(DenoisingConfig):
 
     name: Literal["dens"] = "dens"
     """Name of the task."""
-    probability: float = Field(0.25, ge=0, le=1)
+    probability: float = Field(default=0.25, ge=0, le=1)
     """Probability that a structure is corrupted (the paper's p_DeNS); 0 trains without DeNS."""
-    sigma_end: float | None = Field(None, gt=0)
+    sigma_end: float | None = Field(default=None, gt=0)
     """Standard deviation at the end of the training, in Å, reached linearly from sigma; default: sigma throughout.
     Of a table by element: the mean over its elements, in the same proportions."""
-    corruption_ratio: float = Field(0.25, gt=0, le=1)
+    corruption_ratio: float = Field(default=0.25, gt=0, le=1)
     """Probability that a free atom of a corrupted structure is corrupted (the paper's r_DeNS)."""
     force_encoding: bool = True
     """False: the model gets no forces of corrupted atoms (the paper's ablation)."""
@@ -47,11 +47,11 @@ class DeNSConfig(DenoisingConfig):
     """False: no forces of corrupted structures are scored, as published for eSEN with gradient forces."""
     partial: bool = True
     """False: all free atoms of a chosen structure are corrupted, the ratio is ignored (the paper's ablation)."""
-    min_atoms: int | None = Field(None, ge=1)
+    min_atoms: int | None = Field(default=None, ge=1)
     """Structures with fewer atoms are never corrupted."""
-    max_force: float | None = Field(None, gt=0)
+    max_force: float | None = Field(default=None, gt=0)
     """Structures with a larger force on a free atom (norm, eV/Å) are never corrupted."""
-    max_corrupted_share: float | None = Field(None, gt=0, lt=1)
+    max_corrupted_share: float | None = Field(default=None, gt=0, lt=1)
     """Structures with more than this share of their free atoms drawn are left uncorrupted."""
 
     @model_validator(mode="after")

@@ -24,11 +24,11 @@ class LossConfig(Settings):
     A term of weight 0 is left out: its label and its prediction may be absent.
     """
 
-    energy_weight: float = Field(1.0, ge=0)
+    energy_weight: float = Field(default=1.0, ge=0)
     """Weight of the energy term (the paper's lambda_E)."""
-    forces_weight: float = Field(80.0, ge=0)
+    forces_weight: float = Field(default=80.0, ge=0)
     """Weight of the forces term (the paper's lambda_F)."""
-    stress_weight: float = Field(0.0, ge=0)
+    stress_weight: float = Field(default=0.0, ge=0)
     """Weight of the stress term."""
     stress_loss: Literal["norm", "mae"] = "norm"
     """Stress error of a structure: Frobenius norm (squared in the form "paper"), or mean of the absolute components.
@@ -39,7 +39,7 @@ class LossConfig(Settings):
     """Form of the terms over atoms: "published" (MD17: unsquared norms, mean over the atoms scored), "published_oc20"
     (the same norms, mean over all free atoms), "paper" (as printed) or "huber" (Huber function of the norms and
     of the energy error, mean over the atoms scored)."""
-    huber_delta: float = Field(0.01, gt=0, allow_inf_nan=False)
+    huber_delta: float = Field(default=0.01, gt=0, allow_inf_nan=False)
     """Error at which loss=huber changes from quadratic to linear, in all terms (MACE: 0.01). In the model's units;
     times the scales in the log, in eV and eV/Å. For noise in units of sigma."""
 

@@ -33,11 +33,11 @@ class NDeMConfig(DenoisingConfig):
 
     name: Literal["ndem"] = "ndem"
     """Name of the task."""
-    corruption_ratio: float = Field(0.25, gt=0, le=1)
+    corruption_ratio: float = Field(default=0.25, gt=0, le=1)
     """Probability that a free atom of a copy is displaced."""
-    smallest_noise: float = Field(0.2, gt=0, le=1)
+    smallest_noise: float = Field(default=0.2, gt=0, le=1)
     """The standard deviation of a copy's noise is drawn between this share of sigma and sigma."""
-    coefficient: float = Field(1.0, ge=0)
+    coefficient: float = Field(default=1.0, ge=0)
     """Weight of the noise term (published: 1)."""
     coefficient_decay: Literal["linear", "none"] = "none"
     """Whether the weight of the noise term falls linearly to 0 over the training, or stays."""

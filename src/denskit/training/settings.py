@@ -109,20 +109,20 @@ class FixedScale(Settings):
 class TrainingConfig(Settings):
     """How to train.  A step is one update of the weights."""
 
-    batch_size: int = Field(8, ge=1)
+    batch_size: int = Field(default=8, ge=1)
     """Structures of one step, over all processes and micro-batches; results do not depend on the division."""
-    accumulate: int = Field(1, ge=1)
+    accumulate: int = Field(default=1, ge=1)
     """Micro-batches that each process divides its share of a step into, to save memory."""
-    epochs: OnResume[int | None] = Field(None, ge=1)
+    epochs: OnResume[int | None] = Field(default=None, ge=1)
     """Length of the training in passes over the training data; give this, max_steps or budget."""
-    max_steps: OnResume[int | None] = Field(None, ge=1)
+    max_steps: OnResume[int | None] = Field(default=None, ge=1)
     """Length of the training in steps."""
     budget: Budget | None = None
     """Length of the training as a time on this machine, "30 minutes" or "2 hours": the number of steps
     follows from a trial of a few steps, is corrected by the speed of the training, and is saved with the run."""
     drop_last: bool = True
     """Skip the last, incomplete batch of an epoch, as published; the shuffle changes each epoch."""
-    lr: OnResume[float] = Field(5e-4, gt=0)
+    lr: OnResume[float] = Field(default=5e-4, gt=0)
     """Largest learning rate."""
     min_lr: OnResume[Rate] = 1e-6
     """Learning rate at the end of the cosine; also as a share of lr: "0.01 lr"."""
@@ -130,7 +130,7 @@ class TrainingConfig(Settings):
     """Learning rate after the warm-up; "multistep" multiplies it by gamma at each of the milestones."""
     milestones: tuple[Milestone, ...] = ()
     """When "multistep" lowers the learning rate, from the start of the training: ["11.7 epochs", "300000 steps"]."""
-    gamma: float = Field(0.3, gt=0, lt=1)
+    gamma: float = Field(default=0.3, gt=0, lt=1)
     """Factor of "multistep" at each milestone."""
     schedule_unit: Literal["epoch", "step"] = "step"
     """Unit in which learning rate and task progress (the coefficient of DeNS) change: "epoch" as published for MD17."""
@@ -139,17 +139,17 @@ class TrainingConfig(Settings):
     is a share of the training."""
     warmup_lr: Rate | None = None
     """Learning rate where the warm-up starts, also as a share of lr: "0.2 lr"; null: min_lr."""
-    weight_decay: float = Field(1e-6, ge=0)
+    weight_decay: float = Field(default=1e-6, ge=0)
     """Weight decay of AdamW; none for biases, norms and radial bases."""
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.999)
     """Betas of AdamW."""
-    adam_epsilon: float = Field(1e-8, gt=0)
+    adam_epsilon: float = Field(default=1e-8, gt=0)
     """Epsilon of AdamW."""
     amsgrad: bool = False
     """AdamW with the largest second moment so far (published for eSCN)."""
-    clip_norm: float | None = Field(None, gt=0)
+    clip_norm: float | None = Field(default=None, gt=0)
     """Largest norm of the gradient of all weights; null: no clipping."""
-    ema_decay: float | None = Field(None, gt=0, lt=1)
+    ema_decay: float | None = Field(default=None, gt=0, lt=1)
     """Decay per step of a running average of the weights, which evaluation and model files use; null: none."""
     ema_warmup: bool = True
     """Average over fewer steps at first, so that short trainings forget the initial weights; false: as published for
@@ -170,18 +170,18 @@ class TrainingConfig(Settings):
     edge_chunk or task=anids."""
     activation_checkpointing: OnResume[bool] = False
     """Recompute the activations of each block in the backward pass: less memory, more time."""
-    edge_chunk: OnResume[int | None] = Field(None, ge=1)
+    edge_chunk: OnResume[int | None] = Field(default=None, ge=1)
     """Approximate edges per chunk; activations are recomputed: less memory for large systems; null: no chunks."""
     scale: Literal["energy_std", "force_rms", "trained"] | FixedScale = "energy_std"
     """Unit of the model's energies: their standard deviation (published for MD17), the root mean square force, or given
     numbers: {energy_shift: -0.755, energy_scale: 2.887, force_scale: 2.887}; trained: that of init_from's model."""
     evaluate_every: OnResume[IntervalText] = "1 epoch"
     """When to evaluate on the validation split ("500 steps", "1 epoch"); also at the end."""
-    evaluate_structures: OnResume[int | None] = Field(None, ge=1)
+    evaluate_structures: OnResume[int | None] = Field(default=None, ge=1)
     """Validate on so many structures, evenly spaced over the validation split; null: on all."""
-    evaluate_batch_size: OnResume[int] = Field(32, ge=1)
+    evaluate_batch_size: OnResume[int] = Field(default=32, ge=1)
     """Structures evaluated at once."""
-    log_every: OnResume[int] = Field(50, ge=1)
+    log_every: OnResume[int] = Field(default=50, ge=1)
     """Steps between two rows of metrics.csv; each evaluation adds its own row."""
     checkpoint_every: OnResume[IntervalText] = "10 minutes"
     """When to save checkpoints/last.pt ("1000 steps", "1 epoch", "10 minutes"); also at the end and on Ctrl-C."""
@@ -196,20 +196,20 @@ class TrainingConfig(Settings):
     """Heads that start random instead of from init_from: [energy] as published for EquiformerV3's gradient training."""
     frozen: tuple[str, ...] = ()
     """Parts of the model in init_from that are not trained: [embedding, blocks.0] or [embedding, blocks], ..."""
-    layer_decay: float = Field(1.0, gt=0, le=1)
+    layer_decay: float = Field(default=1.0, gt=0, le=1)
     """Factor of the learning rate for each block farther from the heads: 0.8 changes the first layers of a trained
     model less than the last."""
     replay: str | None = None
     """File or folder of structures that the model in init_from was trained on, to train on again beside the new ones,
     so that they are not forgotten."""
-    replay_share: float = Field(0.25, gt=0, lt=1)
+    replay_share: float = Field(default=0.25, gt=0, lt=1)
     """Share of the structures of an epoch that are replayed."""
     shard: OnResume[bool] = False
     """Divide the optimizer's state and the averaged weights over the processes: 12 bytes a weight become 12 / processes
     on each, and updated weights are exchanged after each step. For models that do not fit otherwise."""
-    prefetch: OnResume[int] = Field(4, ge=1)
+    prefetch: OnResume[int] = Field(default=4, ge=1)
     """Batches prepared ahead, in the background."""
-    loader_threads: OnResume[int] = Field(1, ge=1)
+    loader_threads: OnResume[int] = Field(default=1, ge=1)
     """Threads that prepare batches; more than 1 helps where the neighbour list takes longer than a step."""
 
     @model_validator(mode="after")
@@ -262,9 +262,9 @@ class TrainingConfig(Settings):
 class SizeRow(Settings):
     """Settings of the model by size of the training set."""
 
-    up_to: int | None = Field(None, ge=1)
+    up_to: int | None = Field(default=None, ge=1)
     """Largest number of training structures of this row; null: any."""
-    min_steps: int | None = Field(None, ge=1)
+    min_steps: int | None = Field(default=None, ge=1)
     """Where ``training.budget`` has time for fewer steps, the row above is taken; null: this one always."""
     model: dict[str, Any]
     """Settings of the model; settings given by the user win."""
@@ -286,7 +286,7 @@ class RunConfig(Settings):
     known."""
     output: OnResume[str]
     """Run folder, made by the run; on the command line ``runs/PRESET`` where not given."""
-    seed: int = Field(0, ge=0)
+    seed: int = Field(default=0, ge=0)
     """Of initial weights, split, order of the data, corruption and dropout."""
     device: OnResume[str] = "auto"
     """"auto" (a CUDA device if there is one), "cpu", "cuda" or "cuda:1"."""

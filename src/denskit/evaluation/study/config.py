@@ -55,7 +55,7 @@ class Relaxations(Settings):
     """The file holds relaxations (frames with sid and fid): the first frame of each is relaxed."""
     protocol: Literal["oc20-2021", "oc20-2024", "matbench-discovery"] = "oc20-2024"
     """As `denskit relax --protocol`."""
-    steps: int | None = Field(None, ge=1)
+    steps: int | None = Field(default=None, ge=1)
     """Most moves of a structure, instead of the protocol's."""
 
 
@@ -66,19 +66,19 @@ class StudyConfig(Settings):
     """One line, printed above the results."""
     base: str = "equiformer"
     """Preset or YAML file that every run starts from."""
-    settings: dict[str, Any] = Field({})
+    settings: dict[str, Any] = Field(default={})
     """Settings of all runs, as dotted keys: {data.path: mine.extxyz, training.max_steps: 10000}."""
     variants: dict[str, dict[str, Any]] = Field(min_length=1)
     """Compared variants: name -> settings; "base" in them names another preset. The first one is the reference."""
-    axes: dict[str, tuple[Any, ...] | dict[Any, dict[str, Any]]] = Field({})
+    axes: dict[str, tuple[Any, ...] | dict[Any, dict[str, Any]]] = Field(default={})
     """Settings that vary besides: dotted key -> values, such as {data.split.train: [50, 200, 950]}; or each value with
     settings that go with it: {data.split.train: {50: {training.max_steps: 6000}, 200: {training.max_steps: 20000}}}."""
-    best_of: tuple[str, ...] = Field(())
+    best_of: tuple[str, ...] = Field(default=())
     """Axes of settings to tune, such as [training.lr]: the table also has each variant at the value whose runs have the
     lowest validation error."""
-    seeds: tuple[int, ...] = Field((0, 1, 2), min_length=1)
+    seeds: tuple[int, ...] = Field(default=(0, 1, 2), min_length=1)
     """Repetitions. A seed fixes split, order, corruption and initial weights: variants are compared in pairs."""
-    tests: dict[str, str] = Field({})
+    tests: dict[str, str] = Field(default={})
     """More files to judge on, besides the test split: name -> file."""
     mean_of_tests: bool = False
     """Also the mean of each error over the files of ``tests``, as published for OC20's four validation sets."""
@@ -89,7 +89,7 @@ class StudyConfig(Settings):
     """Simulations with each trained model as by `denskit stability`: {} (published), {length: 20, seeds: 3}."""
     relaxation: Relaxations | None = None
     """Relaxations with each trained model: {path: FILE}, {first_frames: true}."""
-    published: dict[str, dict[str, Published]] = Field({})
+    published: dict[str, dict[str, Published]] = Field(default={})
     """Published numbers for comparison: variant -> {value of the axes, or "": numbers}; a force MAE in meV/Å, a list of
     the MAE of energies (meV) and forces, or several such as {energy_mae_meV: 5.3, forces_mae_meV_per_A: 7.2,
     stability_ps: 300, h_of_r_error: 0.02}.  They are of the mean of the tests, if the study has it, else of the test

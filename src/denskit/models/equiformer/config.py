@@ -16,23 +16,23 @@ class EquiformerConfig(RadialOrigin, ModelConfig):
     """Equiformer; the defaults are the paper's L_max = 2 model for MD17."""
 
     name: Literal["equiformer"] = "equiformer"
-    num_layers: int = Field(6, ge=1)
+    num_layers: int = Field(default=6, ge=1)
     """Attention blocks."""
-    channels: tuple[int, ...] = Field((128, 64, 32))
+    channels: tuple[int, ...] = Field(default=(128, 64, 32))
     """Channels of degrees l = 0, 1, ... between the blocks."""
-    feature_channels: tuple[int, ...] = Field((512, 256, 128))
+    feature_channels: tuple[int, ...] = Field(default=(512, 256, 128))
     """Channels after the last block."""
-    head_channels: tuple[int, ...] = Field((32, 16, 8))
+    head_channels: tuple[int, ...] = Field(default=(32, 16, 8))
     """Channels of one attention head."""
-    num_heads: int = Field(4, ge=1)
+    num_heads: int = Field(default=4, ge=1)
     """Attention heads."""
-    ffn_channels: tuple[int, ...] = Field((384, 192, 96))
+    ffn_channels: tuple[int, ...] = Field(default=(384, 192, 96))
     """Channels inside the feed-forward networks."""
     radial_basis: Literal["exponential_normal", "gaussian", "bessel"] = "exponential_normal"
     """Basis of distances."""
-    num_basis: int = Field(32, ge=1)
+    num_basis: int = Field(default=32, ge=1)
     """Radial basis functions."""
-    radial_hidden: tuple[int, ...] = Field((64, 64))
+    radial_hidden: tuple[int, ...] = Field(default=(64, 64))
     """Hidden layers of the radial functions."""
     attention: Literal["mlp", "dot_product", "none"] = "mlp"
     """How messages are weighted."""
@@ -51,17 +51,17 @@ class EquiformerConfig(RadialOrigin, ModelConfig):
     """Distribution of the initial weights."""
     envelope: bool = False
     """Smooth at the cutoff (the published model is not)."""
-    attention_dropout: OnFineTuning[float] = Field(0.0, ge=0, lt=1)
+    attention_dropout: OnFineTuning[float] = Field(default=0.0, ge=0, lt=1)
     """Dropout of attention weights."""
-    projection_dropout: OnFineTuning[float] = Field(0.0, ge=0, lt=1)
+    projection_dropout: OnFineTuning[float] = Field(default=0.0, ge=0, lt=1)
     """Equivariant dropout of each block's outputs."""
-    output_dropout: OnFineTuning[float] = Field(0.0, ge=0, lt=1)
+    output_dropout: OnFineTuning[float] = Field(default=0.0, ge=0, lt=1)
     """Equivariant dropout of the final features."""
-    stochastic_depth: OnFineTuning[float] = Field(0.0, ge=0, lt=1)
+    stochastic_depth: OnFineTuning[float] = Field(default=0.0, ge=0, lt=1)
     """Probability of dropping a block for a structure."""
-    average_degree: float | None = Field(15.57930850982666, gt=0)
+    average_degree: float | None = Field(default=15.57930850982666, gt=0)
     """Usual number of neighbours; published: QM9's; null: measured by training."""
-    average_atoms: float | None = Field(18.03065905448718, gt=0)
+    average_atoms: float | None = Field(default=18.03065905448718, gt=0)
     """Usual number of atoms; published: QM9's; null: measured by training."""
 
     @model_validator(mode="after")

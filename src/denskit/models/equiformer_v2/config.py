@@ -18,15 +18,15 @@ class EquiformerV2Config(PackedModelConfig):
     """EquiformerV2; the defaults are the paper's 83M model for OC20 S2EF-2M."""
 
     name: Literal["equiformer_v2"] = "equiformer_v2"
-    hidden_channels: int = Field(64, ge=1)
+    hidden_channels: int = Field(default=64, ge=1)
     """Channels of the messages inside the attention."""
-    num_heads: int = Field(8, ge=1)
+    num_heads: int = Field(default=8, ge=1)
     """Attention heads."""
-    alpha_channels: int = Field(64, ge=1)
+    alpha_channels: int = Field(default=64, ge=1)
     """Channels of one head's attention logits."""
-    value_channels: int = Field(16, ge=1)
+    value_channels: int = Field(default=16, ge=1)
     """Channels of one head's values."""
-    ffn_channels: int = Field(128, ge=1)
+    ffn_channels: int = Field(default=128, ge=1)
     """Channels inside the feed-forward networks."""
     norm: PackedNormName = "separable_layer_norm"
     """Normalisation of node features."""
@@ -34,19 +34,19 @@ class EquiformerV2Config(PackedModelConfig):
     """Nonlinearity of messages; only gate is exact."""
     grid_mlp: bool = True
     """Feed-forward networks act at points of the sphere."""
-    grid_resolution: int = Field(18, ge=2, le=256)
+    grid_resolution: int = Field(default=18, ge=2, le=256)
     """Latitudes and longitudes of the sphere's points; even."""
     attention_renormalisation: bool = True
     """Layer norm of the attention logits."""
     initialisation: OnFineTuning[Initialisation] = "uniform"
     """Distribution of the initial weights."""
-    attention_dropout: OnFineTuning[float] = Field(0.1, ge=0, lt=1)
+    attention_dropout: OnFineTuning[float] = Field(default=0.1, ge=0, lt=1)
     """Dropout of attention weights in the blocks."""
-    projection_dropout: OnFineTuning[float] = Field(0.0, ge=0, lt=1)
+    projection_dropout: OnFineTuning[float] = Field(default=0.0, ge=0, lt=1)
     """Equivariant dropout of each block's outputs."""
-    stochastic_depth: OnFineTuning[float] = Field(0.05, ge=0, lt=1)
+    stochastic_depth: OnFineTuning[float] = Field(default=0.05, ge=0, lt=1)
     """Probability of dropping a block for a structure."""
-    average_atoms: float | None = Field(77.81317, gt=0)
+    average_atoms: float | None = Field(default=77.81317, gt=0)
     """Usual number of atoms; published: IS2RE's; null: measured by training."""
 
     @model_validator(mode="after")

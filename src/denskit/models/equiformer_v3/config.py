@@ -20,27 +20,27 @@ class EquiformerV3Config(RadialOrigin, PackedModelConfig):
     """
 
     name: Literal["equiformer_v3"] = "equiformer_v3"
-    cutoff: float = Field(6.0, gt=0)
+    cutoff: float = Field(default=6.0, gt=0)
     """Å, radius of the neighbourhood."""
-    max_neighbors: int | None = Field(300, ge=1)
+    max_neighbors: int | None = Field(default=300, ge=1)
     """Keep only the nearest neighbours of each atom; not smooth where the limit acts."""
-    num_elements: int = Field(119, ge=1, le=128)
+    num_elements: int = Field(default=119, ge=1, le=128)
     """Atomic numbers 0 .. num_elements - 1 have an embedding."""
-    num_layers: int = Field(7, ge=1)
+    num_layers: int = Field(default=7, ge=1)
     """Attention blocks."""
-    l_max: int = Field(4, ge=1, le=6)
+    l_max: int = Field(default=4, ge=1, le=6)
     """Highest degree of the features."""
-    hidden_channels: int = Field(32, ge=1)
+    hidden_channels: int = Field(default=32, ge=1)
     """Channels of the messages inside the attention."""
-    num_heads: int = Field(8, ge=1)
+    num_heads: int = Field(default=8, ge=1)
     """Attention heads."""
-    alpha_channels: int = Field(64, ge=1)
+    alpha_channels: int = Field(default=64, ge=1)
     """Channels of one head's attention logits."""
-    value_channels: int = Field(16, ge=1)
+    value_channels: int = Field(default=16, ge=1)
     """Channels of one head's values."""
-    ffn_channels: int = Field(512, ge=1)
+    ffn_channels: int = Field(default=512, ge=1)
     """Channels inside the feed-forward networks."""
-    num_basis: int = Field(10, ge=2)
+    num_basis: int = Field(default=10, ge=2)
     """Radial basis functions."""
     radial_basis: Literal["gaussian", "exponential_normal"] = "gaussian"
     """Gaussians two spacings wide, or the functions of Equiformer."""
@@ -57,17 +57,17 @@ class EquiformerV3Config(RadialOrigin, PackedModelConfig):
     """Gates in the force and noise heads, as in all released models; false: the activation of the blocks."""
     add_ends: bool = False
     """Add the features of both ends of an edge (their radial factors the same) instead of stacking them."""
-    softcap: float | None = Field(None, gt=0)
+    softcap: float | None = Field(default=None, gt=0)
     """Attention logits z become c tanh(z / c); null: they stay."""
-    attention_epsilon: OnFineTuning[float] = Field(1e-16, gt=0)
+    attention_epsilon: OnFineTuning[float] = Field(default=1e-16, gt=0)
     """Added to the sum of the attention weights."""
     envelope: bool = True
     """Weight edges by a polynomial that vanishes at the cutoff, in the softmax, messages and degree embedding."""
-    attention_dropout: OnFineTuning[float] = Field(0.1, ge=0, lt=1)
+    attention_dropout: OnFineTuning[float] = Field(default=0.1, ge=0, lt=1)
     """Dropout of attention weights in the blocks."""
-    stochastic_depth: OnFineTuning[float] = Field(0.05, ge=0, lt=1)
+    stochastic_depth: OnFineTuning[float] = Field(default=0.05, ge=0, lt=1)
     """Probability of dropping a block for a structure."""
-    average_atoms: float | None = Field(1.0, gt=0)
+    average_atoms: float | None = Field(default=1.0, gt=0)
     """Divides energies; published: 1, for OC20 77.81317; null: measured on the training structures."""
 
     @model_validator(mode="after")

@@ -13,9 +13,9 @@ class ESCNConfig(SO2ModelConfig):
     """eSCN; the defaults are the paper's model for OC20."""
 
     name: Literal["escn"] = "escn"
-    hidden_channels: int = Field(256, ge=1)
+    hidden_channels: int = Field(default=256, ge=1)
     """Channels inside the SO(2) convolutions."""
-    basis_width: float = Field(2.0, gt=0)
+    basis_width: float = Field(default=2.0, gt=0)
     """Width of the Gaussians in units of their spacing."""
-    num_sphere_samples: int = Field(128, ge=2, le=10_000)
+    num_sphere_samples: int = Field(default=128, ge=2, le=10_000)
     """Points of the sphere at which the heads read the features."""

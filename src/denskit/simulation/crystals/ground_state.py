@@ -23,25 +23,25 @@ CHANGE = 2.0  # factor of the volume, at most, between the given and the relaxed
 class CrystalSettings(Settings):
     """Strains, displacements and convergence of the properties of crystals."""
 
-    fmax: float = Field(1e-3, gt=0)
+    fmax: float = Field(default=1e-3, gt=0)
     """Largest force (eV/Å) and, per atom, force on the cell in a relaxed crystal."""
-    steps: int = Field(1000, ge=1)
+    steps: int = Field(default=1000, ge=1)
     """Most moves of a relaxation."""
-    volumes: int = Field(9, ge=5)
+    volumes: int = Field(default=9, ge=5)
     """Volumes of the equation of state."""
-    volume_range: float = Field(0.06, gt=0, lt=0.3)
+    volume_range: float = Field(default=0.06, gt=0, lt=0.3)
     """Largest relative change of the volume."""
-    strain: float = Field(0.005, gt=0, lt=0.05)
+    strain: float = Field(default=0.005, gt=0, lt=0.05)
     """Strain of the elastic constants, in both directions."""
-    displacement: float = Field(0.01, gt=0, lt=0.1)
+    displacement: float = Field(default=0.01, gt=0, lt=0.1)
     """Å, of an atom, for phonons."""
-    supercell: float = Field(12.0, gt=0)
+    supercell: float = Field(default=12.0, gt=0)
     """Å: smallest height of the supercell for phonons."""
-    triplet_displacement: float = Field(0.03, gt=0, lt=0.1)
+    triplet_displacement: float = Field(default=0.03, gt=0, lt=0.1)
     """Å, of an atom, for the thermal conductivity."""
-    triplet_supercell: float = Field(8.0, gt=0)
+    triplet_supercell: float = Field(default=8.0, gt=0)
     """Å: smallest height of the supercell for the thermal conductivity."""
-    mesh: float = Field(40.0, gt=0)
+    mesh: float = Field(default=40.0, gt=0)
     """Å: length of the sampling of q for the thermal conductivity, as phono3py counts it."""
 
 

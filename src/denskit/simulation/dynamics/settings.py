@@ -12,25 +12,25 @@ from denskit.settings import Settings
 class DynamicsSettings(Settings):
     """Ensemble, thermostat, barostat and time step."""
 
-    ensemble: Literal["nve", "nvt", "langevin", "npt"] = Field("nvt")
+    ensemble: Literal["nve", "nvt", "langevin", "npt"] = Field(default="nvt")
     """Nvt: Nosé-Hoover chain; npt: Langevin with stochastic cell rescaling."""
-    temperature: float = Field(300.0, gt=0, allow_inf_nan=False)
+    temperature: float = Field(default=300.0, gt=0, allow_inf_nan=False)
     """K, of the initial momenta and the thermostat."""
-    timestep: float = Field(0.5, gt=0)
+    timestep: float = Field(default=0.5, gt=0)
     """fs."""
-    seed: int = Field(0, ge=0)
+    seed: int = Field(default=0, ge=0)
     """Of the initial momenta and all noise."""
-    relaxation_time: float = Field(50.0, gt=0)
+    relaxation_time: float = Field(default=50.0, gt=0)
     """fs, of the Nosé-Hoover chain."""
-    links: int = Field(3, ge=1)
+    links: int = Field(default=3, ge=1)
     """Length of the Nosé-Hoover chain."""
-    friction: float = Field(0.01, gt=0, allow_inf_nan=False)
+    friction: float = Field(default=0.01, gt=0, allow_inf_nan=False)
     """1/fs, of the Langevin thermostat."""
-    pressure: float = Field(0.0, allow_inf_nan=False)
+    pressure: float = Field(default=0.0, allow_inf_nan=False)
     """GPa, of npt."""
-    pressure_time: float = Field(500.0, gt=0)
+    pressure_time: float = Field(default=500.0, gt=0)
     """fs, in which the volume relaxes in npt."""
-    rotation: bool = Field(None, validate_default=True)
+    rotation: bool = Field(default=None, validate_default=True)
     """Molecules start with angular momentum; default: but for nvt, whose chain scales all momenta alike, so that the
     energy of a free molecule's rotation would never reach its vibrations."""
 

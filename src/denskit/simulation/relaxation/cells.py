@@ -22,7 +22,7 @@ _PLACES = ((0, 0), (1, 1), (2, 2), (1, 2), (0, 2), (0, 1))
 class CellRelaxation(Settings):
     """The strains of a cell that relax, and the pressure on it."""
 
-    strains: tuple[str, ...] = Field(VOIGT)
+    strains: tuple[str, ...] = Field(default=VOIGT)
     """Free components of the strain, of xx yy zz yz xz xy."""
     hydrostatic: bool = False
     """The volume relaxes, the shape does not."""

@@ -53,13 +53,13 @@ class LBFGS(Settings):
     """
 
     name: Literal["lbfgs"] = "lbfgs"
-    maxstep: float = Field(0.2, gt=0)
+    maxstep: float = Field(default=0.2, gt=0)
     """Å, longest move of an atom, before damping."""
-    memory: int = Field(100, ge=1)
+    memory: int = Field(default=100, ge=1)
     """Pairs of moves and force changes in the history."""
-    damping: float = Field(1.0, gt=0)
+    damping: float = Field(default=1.0, gt=0)
     """Factor of every move."""
-    alpha: float = Field(70.0, gt=0)
+    alpha: float = Field(default=70.0, gt=0)
     """Initial Hessian (eV/Å^2)."""
 
     Memory: ClassVar = LBFGSMemory
@@ -115,21 +115,21 @@ class FIRE(Settings):
     """
 
     name: Literal["fire"] = "fire"
-    maxstep: float = Field(0.2, gt=0)
+    maxstep: float = Field(default=0.2, gt=0)
     """Å, largest norm of the move of a system, over all its coordinates."""
-    dt: float = Field(0.1, gt=0)
+    dt: float = Field(default=0.1, gt=0)
     """Initial time step, in units in which masses are 1."""
-    dtmax: float = Field(1.0, gt=0)
+    dtmax: float = Field(default=1.0, gt=0)
     """Largest time step."""
-    n_min: int = Field(5, ge=0)
+    n_min: int = Field(default=5, ge=0)
     """Steps downhill before the time step grows."""
-    f_inc: float = Field(1.1, ge=1)
+    f_inc: float = Field(default=1.1, ge=1)
     """Growth of the time step."""
-    f_dec: float = Field(0.5, gt=0, le=1)
+    f_dec: float = Field(default=0.5, gt=0, le=1)
     """Factor of the time step after a step uphill."""
-    a_start: float = Field(0.1, ge=0, le=1)
+    a_start: float = Field(default=0.1, ge=0, le=1)
     """Initial mixing of velocities with forces."""
-    f_a: float = Field(0.99, gt=0, le=1)
+    f_a: float = Field(default=0.99, gt=0, le=1)
     """Factor by which the mixing shrinks."""
 
     Memory: ClassVar = FIREMemory

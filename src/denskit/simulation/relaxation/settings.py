@@ -13,9 +13,9 @@ class RelaxationSettings(Settings):
     """Optimizer, convergence and cells of a relaxation."""
 
     optimizer: Optimizer = Field(default_factory=LBFGS)
-    fmax: float = Field(0.05, ge=0)
+    fmax: float = Field(default=0.05, ge=0)
     """Converged when the forces on all atoms are smaller than this, in eV/Å; 0: never."""
-    steps: int = Field(500, ge=0)
+    steps: int = Field(default=500, ge=0)
     """Maximum number of moves of a structure."""
     cell: CellRelaxation | None = None
     """None: cells are fixed."""

@@ -21,21 +21,21 @@ from denskit.simulation.dynamics import DynamicsSettings
 class StudySettings(Settings):
     """The protocol; the defaults are those of Fu et al. (2023) for MD17."""
 
-    length: float = Field(300.0, gt=0, allow_inf_nan=False)
+    length: float = Field(default=300.0, gt=0, allow_inf_nan=False)
     """ps."""
-    seeds: int = Field(5, ge=1)
+    seeds: int = Field(default=5, ge=1)
     """Simulations in one batch, with different initial momenta."""
-    seed: int = Field(0, ge=0)
+    seed: int = Field(default=0, ge=0)
     """Of all momenta."""
-    temperature: float = Field(500.0, gt=0)
+    temperature: float = Field(default=500.0, gt=0)
     """K."""
-    timestep: float = Field(0.5, gt=0, allow_inf_nan=False)
+    timestep: float = Field(default=0.5, gt=0, allow_inf_nan=False)
     """fs."""
-    every: int = Field(100, ge=1)
+    every: int = Field(default=100, ge=1)
     """Steps between two snapshots."""
-    relaxation_time: float = Field(10.0, gt=0)
+    relaxation_time: float = Field(default=10.0, gt=0)
     """fs, of the thermostat; published: 20 steps."""
-    nve: float = Field(5.0, ge=0, allow_inf_nan=False)
+    nve: float = Field(default=5.0, ge=0, allow_inf_nan=False)
     """ps without a thermostat for the energy drift, at most `length`; 0: none."""
 
     @model_validator(mode="after")
