@@ -178,6 +178,7 @@ def test_predictions_are_those_of_the_calculator(here: Path) -> None:
     frames[0].calc = EMT()  # labels are not looked at, fitting or not
     found = run.predict(frames)
     assert found.energy.shape == (3,) and found.stress is None
+    assert found == found and found != run.predict(frames) and found in {found}
     for atoms, energy, forces in zip(frames, found.energy, found.forces, strict=True):
         atoms.calc = DenskitCalculator(run)
         assert atoms.get_potential_energy() == pytest.approx(energy, abs=1e-3)

@@ -144,7 +144,7 @@ def evaluate_splits(
     return {**results, "mean": mean}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # arrays have neither one truth value nor a hash
 class Predictions:
     """Predictions for n structures, in the order given."""
 
