@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import runpy
 import tomllib
@@ -33,6 +34,20 @@ def test_version_is_the_same_everywhere() -> None:
     assert f"## [{denskit.__version__}]" in (ROOT / "CHANGELOG.md").read_text("utf-8")
     assert f"\nversion: {denskit.__version__}\n" in (ROOT / "CITATION.cff").read_text("utf-8")
     assert f'set version = "{denskit.__version__}"' in (ROOT / "recipe" / "meta.yaml").read_text("utf-8")
+
+
+def test_defaults_of_settings_are_given_by_name() -> None:
+    """Type checkers without pydantic's plugin take ``Field(0.5)`` for a setting that must be given."""
+    texts = {path: path.read_text("utf-8") for path in (ROOT / "src").rglob("*.py")}
+    fields = [
+        (path.name, node.lineno, len(node.args))
+        for path, text in texts.items()
+        if "Field(" in text
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Field"
+    ]
+    assert len(fields) > 100
+    assert [(file, line) for file, line, given in fields if given] == []
 
 
 def test_oldest_versions_are_those_of_the_project() -> None:
