@@ -291,7 +291,8 @@ class RunConfig(Settings):
     device: OnResume[str] = "auto"
     """"auto" (a CUDA device if there is one), "cpu", "cuda" or "cuda:1"."""
     deterministic: OnResume[bool] = False
-    """Use deterministic algorithms only (slower on CUDA; the CPU always repeats itself bit for bit)."""
+    """Use deterministic algorithms only (slower on CUDA; the CPU always repeats itself bit for bit). In Python this
+    holds for all of PyTorch until the session ends."""
 
     @model_validator(mode="after")
     def _nothing_ignored(self) -> RunConfig:
