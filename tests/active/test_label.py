@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import ase
@@ -380,3 +381,31 @@ def test_the_program_with_xtb(tmp_path: Path) -> None:
     assert first.get_potential_energy() == pytest.approx(water.get_potential_energy(), abs=1e-6)
     again = CliRunner().invoke(app, ["label", "in.extxyz", "-o", "out.extxyz"])
     assert again.exit_code == 1 and "exists already" in again.output
+
+
+def careful() -> EMT:
+    return EMT()
+
+
+@pytest.mark.parametrize(("method", "processes"), [(EMT, 2), (careful, 1), (lambda: EMT(), 1)])
+def test_a_method_may_be_a_function_or_class(tmp_path: Path, method: Callable[[], EMT], processes: int) -> None:
+    done = label(crystals(2), tmp_path / "out.extxyz", method=method, processes=processes)
+    assert done.labels == 2
+
+
+def test_methods_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="<lambda> cannot be given to processes"):
+        label(crystals(2), tmp_path / "out.extxyz", method=lambda: EMT(), processes=2)
+    with pytest.raises(ValueError, match="method is an object of class EMT; wanted xtb"):
+        label(crystals(2), tmp_path / "out.extxyz", method=EMT())  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="returned an object of class int"):
+        label(crystals(2), tmp_path / "out.extxyz", method=int)
+
+
+def test_a_script_without_a_guard_is_told_of_it(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(
+        "from ase.build import bulk\nfrom denskit.active import label\n"
+        "label([bulk('Cu'), bulk('Ag')], 'out.extxyz', method='mylab:emt', processes=2)\n"
+    )
+    ended = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, check=False)
+    assert "must stand below if __name__ == '__main__'" in ended.stderr.splitlines()[-1]

@@ -7,6 +7,7 @@ import gc
 import os
 import pickle
 import threading
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -338,3 +339,16 @@ def test_threads_that_share_a_calculator_get_their_own_results() -> None:
     thread.join()
     wanted = [energy_of(name, DenskitCalculator(trained())) for name in ("CH3CH2OH", "H2O")]
     assert sorted(found) == pytest.approx(sorted(wanted), abs=1e-9)
+
+
+def test_warnings_of_stress_name_the_line_of_the_user_once(systems: dict[str, System]) -> None:
+    """Though ASE calls the calculator, in the end."""
+    atoms = atoms_named(systems, "copper")
+    atoms.calc = DenskitCalculator(build("linear", torch.float64))
+    with pytest.warns(UserWarning, match="this model was not trained on stress") as warned:
+        atoms.get_stress()
+    assert [warning.filename for warning in warned] == [__file__]
+    atoms.rattle(0.01)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        atoms.get_stress()

@@ -402,3 +402,18 @@ def test_something_else_than_models_or_structures_is_named(wrong: Any) -> None:
             function(TRAINED, wrong)
         with pytest.raises(ValueError, match="no atoms were given"):
             function(TRAINED, [])
+
+
+def test_the_inference_mode_of_torch_is_allowed(batch: Batch) -> None:
+    """Of a model, a batch and a calculator that are made in it, and of later calls outside."""
+    model = build("envelope", torch.float64)
+    wanted, tensors = Potential(model)(batch).forces, batch.tensors()
+    with torch.inference_mode():
+        potential, copy = Potential(build("envelope", torch.float64)), batch.with_tensors(map(torch.clone, tensors))
+        assert not potential.broken(copy).any()
+        found = potential(copy).forces
+        atoms = molecule("H2O")
+        atoms.calc = DenskitCalculator(model)
+        atoms.get_forces()
+    torch.testing.assert_close(found, wanted, rtol=0, atol=EXACT64)
+    torch.testing.assert_close(potential(copy).forces, wanted, rtol=0, atol=EXACT64)

@@ -33,6 +33,10 @@ from denskit.runtime.warning import warn
 from denskit.runtime.workers import end_with_parent
 
 XTB = "xtb"
+UNGUARDED = (
+    ". In a script of Python the call must stand below if __name__ == '__main__': each process runs the script again"
+)
+Maker = Callable[[], Any]  # makes a calculator of ASE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +55,7 @@ def label(
     frames: str | Path | Sequence[ase.Atoms],
     output: str | Path,
     *,
-    method: str = XTB,
+    method: str | Maker = XTB,
     processes: int = 1,
     force: bool = False,
     progress: Report = unreported,
@@ -70,7 +74,8 @@ def label(
         frames: frames, or a file of them.
         output: the file to write.
         method: "xtb" (GFN2-xTB), or "package.module:function": a function without arguments that returns a calculator
-            of ASE, also from a file in the current folder.
+            of ASE, also from a file in the current folder; or such a function or a class itself, with several
+            processes one at the top of a module.
         processes: frames labelled at the same time, each by a process with a calculator of its own.
         force: replace an existing output.
         progress: called after each frame.
@@ -78,14 +83,16 @@ def label(
 
     Raises:
         FileNotFoundError: No such file.
-        ValueError: No such calculator; an output that exists, is no extxyz by its name or is being written by another
-            process; labels of other frames or another method in the progress file; no frame that could be labelled.
+        ValueError: No such calculator; a function that processes cannot be given; an output that exists, is no extxyz
+            by its name or is being written by another process; labels of other frames or another method in the
+            progress file; no frame that could be labelled.
     """
     path = new_frames_file(output, inputs=[frames] if isinstance(frames, str | Path) else [], force=True)
     structures = read_frames(frames) if isinstance(frames, str | Path) else list(frames)
+    name = _name_of(method, processes)
     calculator = calculator_of(method)  # raises before the work begins
     with locked_file(path):
-        journal = Journal(path, origin_of(structures, method, calculator), force=force)
+        journal = Journal(path, origin_of(structures, name, calculator), force=force)
         taken = len(journal.results)
         left = [number for number in range(len(structures)) if number not in journal.results]
         failed, stopped, told = 0, False, set[str]()
@@ -101,7 +108,7 @@ def label(
                 results.close()
                 break
         if not stopped:
-            _write(path, structures, journal, method)
+            _write(path, structures, journal, name)
     return Labelled(
         path=path, labels=len(journal.labels), failures=journal.failures, taken=taken, again=journal.failed,
         finished=not stopped,
@@ -125,13 +132,15 @@ def _write(path: Path, structures: Sequence[ase.Atoms], journal: Journal, method
     journal.end()
 
 
-def calculator_of(method: str) -> Any:
-    """A new calculator of ASE by name: "xtb", or "package.module:function".
+def calculator_of(method: str | Maker) -> Any:
+    """A new calculator of ASE by name, "xtb" or "package.module:function", or by a function or class.
 
-    Raises ValueError for a name that leads to no calculator.
+    Raises ValueError for one that leads to no calculator.
     """
     if method == XTB:
         return xtb_calculator()
+    if not isinstance(method, str):
+        return _made(method, _name_of(method))
     module, colon, name = method.partition(":")
     if not colon:
         raise ValueError(f"{method!r} is no method: wanted {XTB} ({METHOD}) or package.module:function")
@@ -139,14 +148,44 @@ def calculator_of(method: str) -> Any:
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        calculator = getattr(importlib.import_module(module), name)()
+        make = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, SyntaxError) as error:
         raise ValueError(f"{method}: {error}; wanted a function package.module:function that can be imported") from None
     except Exception as error:  # the user's own code raises anything
+        raise _failed(method, error) from error
+    return _made(make, method)
+
+
+def _name_of(method: object, processes: int = 1) -> str:
+    """The method by name.  Raises ValueError for one that is neither text nor callable or that processes cannot get."""
+    if isinstance(method, str):
+        return method
+    if not callable(method):
         raise ValueError(
-            f"{method} raised {type(error).__name__}: {error}; wanted a function without arguments that returns a "
-            "calculator of ASE"
-        ) from error
+            f"method is an object of class {type(method).__name__}; wanted {XTB}, package.module:function, or a "
+            "function without arguments (a class) that makes a calculator of ASE"
+        )
+    name = f"{method.__module__}:{getattr(method, '__qualname__', type(method).__name__)}"
+    if processes > 1 and "<" in name:
+        raise ValueError(
+            f"{name} cannot be given to processes: define a function at the top of a module, or processes=1"
+        )
+    return name
+
+
+def _failed(method: str, error: Exception) -> ValueError:
+    return ValueError(
+        f"{method} raised {type(error).__name__}: {error}; wanted a function without arguments that returns a "
+        "calculator of ASE"
+    )
+
+
+def _made(make: Maker, method: str) -> Any:
+    """The calculator that a function makes, called ``method`` in errors."""
+    try:
+        calculator = make()
+    except Exception as error:  # the user's own code raises anything
+        raise _failed(method, error) from error
     if not hasattr(calculator, "get_potential_energy"):
         found = type(calculator).__name__
         raise ValueError(f"{method} returned an object of class {found}; wanted a calculator of ASE")
@@ -154,7 +193,7 @@ def calculator_of(method: str) -> Any:
 
 
 def _computed(
-    structures: Sequence[ase.Atoms], left: Sequence[int], method: str, calculator: Any, processes: int
+    structures: Sequence[ase.Atoms], left: Sequence[int], method: str | Maker, calculator: Any, processes: int
 ) -> Generator[tuple[int, dict[str, Any]]]:
     """Results by number of the frame, in the order in which they are ready."""
     if processes == 1 or len(left) < 2:
@@ -166,12 +205,15 @@ def _computed(
     with ProcessPoolExecutor(processes, get_context("spawn"), _begin, (method,)) as pool:
         with _ctrl_c_ignored():
             running = {pool.submit(_result, structures[number]): number for number in left}  # starts the processes
+        done = 0
         try:
             for future in as_completed(running):
                 yield running[future], future.result()
+                done += 1
         except BrokenProcessPool:
             raise ValueError(
-                f"a process of {method} was killed or crashed; the labels so far are saved: the same call continues"
+                f"a process of {_name_of(method)} was killed or crashed; the labels so far are saved: the same call "
+                f"continues{'' if done else UNGUARDED}"
             ) from None
         finally:
             pool.shutdown(cancel_futures=True)
@@ -242,7 +284,7 @@ class _Method:
 _method: _Method  # of a worker
 
 
-def _begin(method: str) -> None:
+def _begin(method: str | Maker) -> None:
     global _method
     end_with_parent()
     _method = _Method(calculator_of(method))

@@ -7,10 +7,11 @@ import warnings
 
 
 def warn(text: str) -> None:
-    """Warn at the line that called into this package, perhaps through torch or ASE."""
-    frame, level, outside = sys._getframe(1), 2, 2
+    """Warn at the line that called into this package, perhaps through torch or ASE, inside or outside of it."""
+    frame, level, outside, inside = sys._getframe(1), 2, 2, True
     while frame.f_back is not None:
-        inside = frame.f_globals.get("__name__", "").partition(".")[0] == "denskit"
+        package = frame.f_globals.get("__name__", "").partition(".")[0]
+        inside = package == "denskit" or (inside and package in ("ase", "torch"))
         frame, level = frame.f_back, level + 1
         outside = level if inside else outside
     warnings.warn(text, stacklevel=outside)

@@ -63,6 +63,7 @@ class DenskitCalculator(Calculator):
             model, device=device, dtype=dtype, skin=skin, compile=compile, kernels=kernels,
             edge_chunk=edge_chunk,
         )  # fmt: skip
+        self._stress_doubted = False  # whether a warning of it was given
         self._kept: ase.Atoms | None = None  # the atoms of the batch
         self._batch: Batch | None = None
 
@@ -99,6 +100,9 @@ class DenskitCalculator(Calculator):
                 f"stress: the structure is {not_a_crystal(atoms.pbc)}, so it has no volume; all three "
                 "directions must be periodic"
             )
+        if not self._potential.learned_stress and not self._stress_doubted:
+            self._stress_doubted = True
+            warn("this model was not trained on stress: its stress is a derivative of the energy alone")
 
     def _batch_of(self, atoms: ase.Atoms) -> Batch:
         """The batch with these positions; the other tensors are kept while nothing else changes."""

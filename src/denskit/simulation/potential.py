@@ -30,7 +30,7 @@ from denskit.zoo import file_of
 DIRECT = "this model has forces=direct and no head for the stress (model.stress=direct), so it gives none"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Evaluation:
     """Energies, forces and stress of a batch, in float64; with several models their mean and standard deviation."""
 
@@ -111,7 +111,8 @@ class Potential:
         if isinstance(device, str):
             device = choose_device(device)
         execution = Execution(kernels=kernels, edge_chunk=edge_chunk)
-        self.models = united([_frozen(model, device, dtype_of(dtype), execution) for model in given], given)
+        with torch.inference_mode(False):  # as in calls
+            self.models = united([_frozen(model, device, dtype_of(dtype), execution) for model in given], given)
         self.files = [str(file_of(model).resolve()) for model in given if not isinstance(model, ForceField)]
         self.direct_forces = any(model.config.forces == "direct" for model in self.models)
         self.gives_stress = all(
@@ -149,18 +150,20 @@ class Potential:
         Raises ValueError for an unknown element, a :meth:`broken` system, and stress of a system that is not periodic
         in three directions or of models with direct forces.
         """
-        with self.lock:
-            return self._evaluation(batch, self.stress if stress is None else stress)
+        # tensors of the inference mode take part in no derivative, not even in that of the energy
+        with self.lock, torch.inference_mode(False), torch.no_grad():
+            return self._evaluation(_differentiable(batch), self.stress if stress is None else stress)
 
     def broken(self, batch: Batch) -> Tensor:
         """Systems [B] that cannot be evaluated: positions not finite, flown apart, or two atoms at one place."""
-        batch = batch.to(self.device)
-        try:
-            with self.lock:
-                candidates = self._up_to_date(batch)
-        except ValueError:
-            return unusable(batch, self.cutoff + self.skin)
-        return candidates.broken(candidates.squared_distances(batch.positions))
+        with torch.inference_mode(False), torch.no_grad():
+            batch = _differentiable(batch).to(self.device)
+            try:
+                with self.lock:
+                    candidates = self._up_to_date(batch)
+            except ValueError:
+                return unusable(batch, self.cutoff + self.skin)
+            return candidates.broken(candidates.squared_distances(batch.positions))
 
     def check_elements(self, system: System) -> None:
         """Raise ValueError naming the elements of a structure that a model does not know."""
@@ -181,10 +184,6 @@ class Potential:
         return digest.hexdigest()
 
     def _evaluation(self, batch: Batch, stress: bool) -> Evaluation:
-        if not isinstance(batch, Batch):
-            raise TypeError(
-                f"found {type(batch).__name__}; wanted a Batch: denskit.simulation.structures.batch_of(atoms)"
-            )
         if batch.positions.device != self.device:
             batch = batch.to(self.device)
         self._check(batch)
@@ -246,7 +245,7 @@ class Potential:
 
     def _evaluate(self, number: int, batch: Batch, stress: bool) -> Evaluation:
         model, self.num_edges = self.models[number], batch.num_edges
-        with torch.inference_mode(False), torch.no_grad(), few_threads(self.num_edges, self.device):
+        with few_threads(self.num_edges, self.device):
             compiled = None if self._compiled is None or stress != self.stress else self._compiled[number]
             out = model(batch, outputs=_outputs(stress)) if compiled is None else compiled(batch)
             physical = model.scaling.unscale(batch, out)
@@ -270,6 +269,14 @@ def crowding_for(potential: EnergyAndForces, structure: System | ase.Atoms) -> s
 def reach_of(potential: EnergyAndForces) -> float:
     """The potential's cutoff (Å); a formula has none, and gets that of a usual model."""
     return float(getattr(potential, "cutoff", REACH))
+
+
+def _differentiable(batch: Batch) -> Batch:
+    """The batch, with copies of tensors that were made in torch's inference mode."""
+    if not isinstance(batch, Batch):
+        raise TypeError(f"found {type(batch).__name__}; wanted a Batch: denskit.simulation.structures.batch_of(atoms)")
+    made = batch.tensors()
+    return batch.with_tensors(map(torch.clone, made)) if any(tensor.is_inference() for tensor in made) else batch
 
 
 def _outputs(stress: bool) -> tuple[str, ...]:

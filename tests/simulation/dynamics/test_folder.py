@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import signal
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,8 +25,9 @@ from contract.variants import build
 from denskit.cli import app
 from denskit.simulation.dynamics import DynamicsSettings
 from denskit.simulation.dynamics.folder import DynamicsPlan, molecular_dynamics, warnings_of
-from denskit.simulation.dynamics.integrators import BrokenSystems
+from denskit.simulation.dynamics.integrators import BrokenSystems, State
 from denskit.simulation.dynamics.recorders import TrajectoryWriter
+from denskit.simulation.dynamics.restart import Restart
 from denskit.simulation.potential import Potential
 from denskit.simulation.structures import batch_of
 from denskit.units import AMU
@@ -370,3 +372,57 @@ def test_masses_of_isotopes_are_used_and_kept(potential: Potential, tmp_path: Pa
     heavy.set_masses([15.999, 0.0, 2.014])
     with pytest.raises(ValueError, match=r"structure 1, atom 1 \(H\) has a mass of 0 amu; wanted is a positive number"):
         molecular_dynamics(potential, [water[0], heavy], plan(tmp_path / "wrong", 1))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"frame_every": 0}, "frame_every is 0; give a whole number of 1 or more"),
+        ({"steps": -3}, "steps is -3; give a whole number of 0 or more"),
+        ({"restart_every": 2.5}, "restart_every is 2.5; give a whole number"),
+        ({"statistics_every": "10"}, "statistics_every is '10'; give a whole number"),
+        ({"uncertain": float("nan")}, "uncertain is nan eV/Å"),
+        ({"settings": {}}, "settings: found dict; wanted DynamicsSettings"),
+    ],
+)
+def test_a_plan_names_its_wrong_field(tmp_path: Path, changes: dict[str, object], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=re.escape(message)):
+        replace(plan(tmp_path, 3), **changes)
+    assert replace(plan(tmp_path, 3), folder="md", steps=1e3).folder == Path("md")
+
+
+def test_other_plans_name_their_class(potential: Potential) -> None:
+    wanted = r".*DynamicsPlan: from denskit.simulation.dynamics import DynamicsSettings; from .* import DynamicsPlan"
+    with pytest.raises(TypeError, match=f"plan: found dict; wanted a {wanted}"):
+        molecular_dynamics(potential, STRUCTURES, {"steps": 3})  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=f"plan is a {wanted}"):
+        molecular_dynamics(potential, STRUCTURES, temperature=300)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("form", [iter, lambda found: found[0]])
+def test_structures_in_any_form_and_nothing_printed(
+    potential: Potential, tmp_path: Path, capsys: pytest.CaptureFixture[str], form: Callable[[list[ase.Atoms]], object]
+) -> None:
+    """Without rotation a molecule in a box turns all the same, which is warned of."""
+    box = molecule("H2O", vacuum=6.0, pbc=True)
+    with pytest.warns(UserWarning, match="a molecule that turns freely") as warned:
+        outcome = molecular_dynamics(potential, form([box]), plan(tmp_path, 1))  # type: ignore[arg-type]
+    assert outcome.state.step == 1 and warned[0].filename == __file__
+    assert not str(warned[0].message).startswith("warning") and not capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
+def test_a_signal_saves_the_state(
+    potential: Potential, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, error: type[BaseException]
+) -> None:
+    def interrupted(writer: TrajectoryWriter, state: State) -> None:
+        write(writer, state)
+        if state.step == 4:
+            signal.raise_signal(number)
+
+    write = TrajectoryWriter.__call__
+    monkeypatch.setattr(TrajectoryWriter, "__call__", interrupted)
+    with pytest.raises(error, match="the state is saved in|143"):
+        molecular_dynamics(potential, STRUCTURES[0], plan(tmp_path, 8))
+    assert Restart.load(tmp_path / "restart.safetensors").state.step == 4
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

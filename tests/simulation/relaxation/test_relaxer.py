@@ -8,7 +8,7 @@ import ase
 import numpy as np
 import pytest
 import torch
-from ase.build import bulk
+from ase.build import bulk, fcc111
 
 from denskit.batch import Batch, System
 from denskit.simulation.potential import Evaluation
@@ -249,3 +249,28 @@ def test_a_whole_cell_with_vacuum_is_told_once(cell: str | None, told: int) -> N
         relaxer.step()
     assert [text for text in said if "it has vacuum" in text] == [text for text in said if "structure 1: " in text]
     assert len(said) == told
+
+
+def test_other_settings_name_their_class() -> None:
+    wanted = r"RelaxationSettings: from denskit.simulation.relaxation import RelaxationSettings"
+    with pytest.raises(TypeError, match=f"settings: found dict; wanted a {wanted}"):
+        relax(Morse(), structures(), {"fmax": 0.5})  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=f"unexpected keyword argument 'fmax'; settings is a {wanted}"):
+        relax(Morse(), structures(), fmax=0.5)  # type: ignore[call-arg]
+
+
+def test_a_relaxed_structure_for_ase() -> None:
+    """With a warning of its vacuum; results can be compared and hashed."""
+    slab = fcc111("Cu", (1, 1, 2), vacuum=8.0, periodic=True)
+    how = RelaxationSettings(steps=2, cell=CellRelaxation())
+    with pytest.warns(UserWarning, match="structure 0: .*vacuum") as warned:
+        (relaxed,) = relax(Morse(stress=True), (atoms for atoms in [slab]), how)
+    assert warned[0].filename == __file__ and "--" not in str(warned[0].message)
+    atoms = relaxed.atoms(slab)
+    assert atoms.get_potential_energy() == relaxed.energy and atoms.info["status"] == relaxed.status
+    np.testing.assert_array_equal(atoms.get_forces(), relaxed.forces)
+    np.testing.assert_allclose(atoms.positions, relaxed.positions)
+    np.testing.assert_allclose(atoms.cell.array, relaxed.cell)
+    assert relaxed == relaxed and relaxed != replace(relaxed) and len({relaxed, replace(relaxed)}) == 2
+    with pytest.raises(ValueError, match="1 atoms are given, and 2 were relaxed"):
+        relaxed.atoms(slab[:1])

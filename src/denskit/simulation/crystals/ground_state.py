@@ -12,7 +12,7 @@ from denskit.batch import System
 from denskit.data.periodicity import not_a_crystal
 from denskit.settings import Settings
 from denskit.simulation.potential import EnergyAndForces
-from denskit.simulation.relaxation import RelaxationSettings, relax
+from denskit.simulation.relaxation import RelaxationSettings, Relaxer
 from denskit.simulation.relaxation.cells import CellRelaxation
 from denskit.simulation.relaxation.optimizers import FIRE
 from denskit.simulation.relaxation.results import Relaxed
@@ -81,7 +81,7 @@ def _relaxed(
     potential: EnergyAndForces, systems: Sequence[System], settings: CrystalSettings, cell: CellRelaxation | None
 ) -> list[Relaxed]:
     how = RelaxationSettings(optimizer=FIRE(), fmax=settings.fmax, steps=settings.steps, cell=cell)
-    results = relax(potential, systems, how)
+    results = Relaxer(potential, systems, how).run()  # doubts about given crystals were said before
     for result in results:
         if result.status == "refused":
             raise ValueError(result.message)

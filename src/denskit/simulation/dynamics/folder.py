@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from itertools import count
 from pathlib import Path
+from signal import SIGINT
 from typing import Any, cast
 
 import ase
@@ -19,8 +22,11 @@ from denskit.batch import Batch, select
 from denskit.data.periodicity import MAY_CLOSE, has_vacuum, is_boxed
 from denskit.files import write_json
 from denskit.models.model_file import Model
+from denskit.runtime.interrupt import Interrupt
 from denskit.runtime.progress import Report, counted, unreported
+from denskit.runtime.warning import warn
 from denskit.runtime.work_folder import WorkFolder
+from denskit.simulation.arguments import AsPath, atoms_of_user, with_settings
 from denskit.simulation.dynamics.barostat import SOFTEST
 from denskit.simulation.dynamics.conservation import nve_drift
 from denskit.simulation.dynamics.integrators import BrokenSystems, Dynamics, State
@@ -40,14 +46,23 @@ RESTART, STATISTICS, UNCERTAIN_FRAMES, SUMMARY = (
     "restart.safetensors", "statistics.csv", "uncertain.extxyz", "summary.json",
 )  # fmt: skip
 
+PLAN = (
+    "from denskit.simulation.dynamics import DynamicsSettings; from denskit.simulation.dynamics.folder import "
+    "DynamicsPlan; DynamicsPlan(settings=DynamicsSettings(temperature=300), steps=10_000, folder='md')"
+)
+_LOG = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, kw_only=True)
 class DynamicsPlan:
-    """Length and output of a simulation; intervals are in steps."""
+    """Length and output of a simulation; intervals are in steps.
+
+    Raises TypeError for other settings, ValueError for a number out of range, naming the field.
+    """
 
     settings: DynamicsSettings
     steps: int  # number of the last step
-    folder: Path
+    folder: AsPath = AsPath()  # noqa: RUF009 (no default: the descriptor makes a path of a text)
     frame_every: int = 100  # between frames of the trajectories, which get the last step, too
     statistics_every: int = 10  # between lines of the statistics
     restart_every: int = 1000  # between restart files
@@ -58,22 +73,42 @@ class DynamicsPlan:
     stop_uncertain: bool = False  # and end their simulation
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "folder", Path(self.folder))
+        if not isinstance(self.settings, DynamicsSettings):
+            raise TypeError(f"settings: found {type(self.settings).__name__}; wanted DynamicsSettings: {PLAN}")
+        least = {"steps": 0, "frame_every": 1, "statistics_every": 1, "restart_every": 1, "uncertain_frames": 1}
+        for name, lowest in least.items():
+            value = getattr(self, name)
+            if not isinstance(value, int | float | np.integer) or not value >= lowest or value % 1:
+                raise ValueError(f"{name} is {value!r}; give a whole number of {lowest} or more")
+            object.__setattr__(self, name, int(value))
+        if not self.uncertain_every >= 0:
+            raise ValueError(f"uncertain_every is {self.uncertain_every} fs; give 0 or more")
+        if self.uncertain is not None and not self.uncertain >= 0:
+            raise ValueError(f"uncertain is {self.uncertain} eV/Å; give 0 or more, or None")
 
     def has_last_frame(self, outcome: Outcome) -> bool:
         """Whether the last step is written beside the frames at their interval."""
         return not outcome.interrupted and outcome.state.step % self.frame_every > 0
 
 
+def warn_or_log(text: str) -> None:
+    """Warnings as warnings of Python, all else to the logger ``denskit``."""
+    if text.startswith("warning: "):
+        warn(text.removeprefix("warning: "))
+    else:
+        _LOG.info(text)
+
+
+@with_settings("plan", DynamicsPlan, PLAN)
 def molecular_dynamics(
     potential: Potential | Model | Sequence[Model],
-    structures: Sequence[ase.Atoms],
+    structures: Iterable[ase.Atoms] | ase.Atoms,
     plan: DynamicsPlan,
     *,
     resume: bool = False,
-    say: Callable[[str], None] = print,
+    say: Callable[[str], None] = warn_or_log,
     progress: Report = unreported,
-    stop: Callable[[], bool] = lambda: False,
+    stop: Callable[[], bool] | None = None,
 ) -> Outcome:
     """Simulate structures, each independently, in one batch; write everything into ``plan.folder``.
 
@@ -82,12 +117,35 @@ def molecular_dynamics(
 
     Replica numbers count the structures from 0; masses of their own (isotopes) are used.  ``resume`` continues bit for
     bit from the restart file in the folder; without one, the simulation begins.  ``stop`` is asked before each step
-    whether to end; the restart file is then written, too.  ``progress`` is called about once a second.
+    whether to end; the restart file is then written, too.  Without it the first Ctrl-C (SIGTERM, SIGUSR1) does the
+    same, and a second one ends at once.  ``progress`` is called about once a second.  ``say`` gets messages for the
+    user; by default warnings are Python's, and all else goes to the logger ``denskit``.
 
-    Raises ValueError for a folder in use, with other work, with a simulation (without ``resume``) or one of other
-    settings or structures; for an unknown element, a constraint other than fixed atoms, a mass that is not positive,
-    and a threshold of spread for one model.
+    Raises KeyboardInterrupt after Ctrl-C, SystemExit after the other signals, when the restart file is written;
+    TypeError for another plan; ValueError for a folder in use, with other work, with a simulation (without ``resume``)
+    or one of other settings or structures; for an unknown element, a constraint other than fixed atoms, a mass that is
+    not positive, and a threshold of spread for one model.
     """
+    interrupt = Interrupt(patient=False)
+    with nullcontext() if stop is not None else interrupt:
+        ends = stop or (lambda: interrupt.signal != 0)
+        outcome = _simulated(potential, atoms_of_user(structures), plan, resume, say, progress, ends)
+    if interrupt.signal not in (0, SIGINT):
+        raise SystemExit(128 + interrupt.signal)
+    if interrupt.signal:
+        raise KeyboardInterrupt(f"the state is saved in {plan.folder}; continue with the same call and resume=True")
+    return outcome
+
+
+def _simulated(
+    potential: Potential | Model | Sequence[Model],
+    structures: Sequence[ase.Atoms],
+    plan: DynamicsPlan,
+    resume: bool,
+    say: Callable[[str], None],
+    progress: Report,
+    stop: Callable[[], bool],
+) -> Outcome:
     folder, settings = plan.folder, plan.settings
     potential = cast(Potential, potential_of(potential, stress=settings.ensemble == "npt"))
     _check_committee(plan, potential)

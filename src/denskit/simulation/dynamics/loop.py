@@ -35,7 +35,7 @@ class Failure:
         return f"replica {self.replica} became {became} at {self.time:.4f} ps (step {self.step}): {self.reason}"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Outcome:
     """The end of a simulation."""
 

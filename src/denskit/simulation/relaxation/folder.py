@@ -139,7 +139,7 @@ class RelaxationFolder(WorkFolder):
                 system = source[relaxed.index]
                 given = original(system)
                 fields[-1] = {name: given.info[name] for name in IDENTIFIERS if name in given.info}
-                ase.io.write(frames, _relaxed_atoms(given, relaxed), format="extxyz")
+                ase.io.write(frames, relaxed.atoms(given), format="extxyz")
                 change = _volume_change(system, relaxed)
                 changed += relaxed.sound and abs(change or 0.0) > LARGE_CHANGE
                 rows[-1] |= {"formula": given.get_chemical_formula(), **_numbers(system, relaxed, change)}
@@ -227,17 +227,6 @@ def _progress_text(relaxer: Relaxer, finished: int, unsound: int) -> str:
     running = 0 if relaxer.running is None else relaxer.running.num_systems
     troubles = f", {unsound} without a result" if unsound else ""
     return f"{finished} of {len(relaxer.source)} relaxed, {running} under way{troubles}"
-
-
-def _relaxed_atoms(original: ase.Atoms, relaxed: Relaxed) -> ase.Atoms:
-    results = {
-        "energy": relaxed.energy,
-        "forces": relaxed.forces,
-        "stress": relaxed.stress if original.pbc.all() else None,
-    }
-    atoms = relaxed_at(original, relaxed.positions, relaxed.cell, results)
-    atoms.info |= {"status": relaxed.status, "moves": relaxed.moves}
-    return atoms
 
 
 def _volume_change(system: System, relaxed: Relaxed) -> float | None:

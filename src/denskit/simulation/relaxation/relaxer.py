@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import ase
@@ -18,10 +18,11 @@ from torch import Tensor
 
 from denskit.batch import Batch, System, select
 from denskit.data.base import Source
-from denskit.data.frames import frames_of
 from denskit.data.periodicity import MAY_CLOSE, has_vacuum, not_a_crystal
 from denskit.models.model_file import Model
 from denskit.runtime.memory import out_of_memory
+from denskit.runtime.warning import warn
+from denskit.simulation.arguments import atoms_of_user, with_settings
 from denskit.simulation.potential import EnergyAndForces, Evaluation, crowding_for, potential_of
 from denskit.simulation.relaxation.results import Relaxed, Snapshot, exploded, refused, to_numpy, unevaluated
 from denskit.simulation.relaxation.running import Running
@@ -31,7 +32,7 @@ from denskit.simulation.structures import system_of
 
 MOST_VOLUME = 4.0  # times the first volume, or as much smaller: such a cell has left all that was meant
 VACUUM = (
-    f"{MAY_CLOSE}. Leave --cell out, or relax the strains within a slab, as --cell xx,yy,xy; not said again for others"
+    f"{MAY_CLOSE}. Leave cell out, or relax the strains within a slab alone (xx, yy, xy); not said again for others"
 )
 
 
@@ -86,6 +87,13 @@ class Relaxer:
         """All structures that have begun and are not finished, on the CPU, as :meth:`restore` takes them."""
         parts = [*([] if self.running is None else [self.running.to("cpu")]), *self.suspended]
         return Running.join(parts) if parts else None
+
+    def run(self) -> list[Relaxed]:
+        """Relax all structures that are not finished; results in the order of the source."""
+        results: list[Relaxed] = []
+        while not self.done:
+            results += self.step()
+        return sorted(results, key=lambda relaxed: relaxed.index)
 
     def step(self) -> list[Relaxed]:
         """Evaluate and move all structures under way once; returns the structures that finished."""
@@ -244,28 +252,30 @@ class Relaxer:
         return []
 
 
+@with_settings(
+    "settings",
+    RelaxationSettings,
+    "from denskit.simulation.relaxation import RelaxationSettings; RelaxationSettings(fmax=0.05)",
+)
 def relax(
     potential: EnergyAndForces | Model | Sequence[Model],
-    structures: Structures | Sequence[ase.Atoms] | ase.Atoms,
+    structures: Structures | Iterable[ase.Atoms] | ase.Atoms,
     settings: RelaxationSettings | None = None,
     *,
     batch_atoms: int = 1000,
 ) -> list[Relaxed]:
     """Relax structures in memory; results in the order of the structures.  See :class:`Relaxer`.
 
-    potential: also model files, run folders or force fields.  Raises ValueError for no structure.
+    potential: also model files, run folders or force fields.  Doubts about structures are warnings;
+    ``relaxed.atoms(GIVEN)`` has a structure where it ended.  Raises ValueError for no structure, TypeError for other
+    settings.
     """
     settings = settings or RelaxationSettings()
     potential = potential_of(potential, stress=settings.cell is not None)
-    if isinstance(structures, ase.Atoms):
-        structures = [structures]
     if not _are_systems(structures):
-        structures = [system_of(atoms, place) for place, atoms in enumerate(frames_of(structures))]
-    relaxer = Relaxer(potential, structures, settings, batch_atoms=batch_atoms)  # type: ignore[arg-type]
-    results: list[Relaxed] = []
-    while not relaxer.done:
-        results += relaxer.step()
-    return sorted(results, key=lambda relaxed: relaxed.index)
+        structures = [system_of(atoms, place) for place, atoms in enumerate(atoms_of_user(structures))]
+    relaxer = Relaxer(potential, structures, settings, batch_atoms=batch_atoms, say=warn)  # type: ignore[arg-type]
+    return relaxer.run()
 
 
 def _are_systems(structures: object) -> bool:

@@ -5,16 +5,19 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Self
 
+import ase
 import numpy as np
+from ase.calculators.singlepoint import SinglePointCalculator
 from torch import Tensor
 
 from denskit.batch import System
+from denskit.data.writing import relaxed_at
 from denskit.simulation.relaxation.running import Running
 
 Status = Literal["converged", "not_converged", "exploded", "refused", "unknown_element", "out_of_memory"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Relaxed:
     """The result of one structure (numpy, float64)."""
 
@@ -35,6 +38,22 @@ class Relaxed:
         """Whether it ended regularly: converged, or after the last allowed move."""
         return self.status in ("converged", "not_converged")
 
+    def atoms(self, given: ase.Atoms) -> ase.Atoms:
+        """A copy of the structure that was ``given``, where it ended, with its energy, forces and (crystals) stress.
+
+        ``info`` has ``status`` and ``moves``; labels of the start become ``input_`` fields, momenta are dropped.
+        Raises ValueError for a structure with another number of atoms.
+        """
+        if len(given) != len(self.positions):
+            raise ValueError(f"{len(given)} atoms are given, and {len(self.positions)} were relaxed as {self.index}")
+        stress = self.stress if given.pbc.all() else None
+        results = {"energy": self.energy, "forces": self.forces, "stress": stress}
+        atoms = relaxed_at(given, self.positions, self.cell, results)
+        assert atoms.calc is not None, "it has the results"
+        atoms.calc = SinglePointCalculator(atoms, **atoms.calc.results)  # of these positions, else ASE refuses them
+        atoms.info |= {"status": self.status, "moves": self.moves}
+        return atoms
+
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON; floats round-trip exactly."""
         return {name: v.tolist() if isinstance(v, np.ndarray) else v for name, v in asdict(self).items()}
@@ -47,7 +66,7 @@ class Relaxed:
         return cls(**{**values, **arrays})
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Snapshot:
     """One evaluated geometry of a trajectory."""
 
