@@ -104,6 +104,8 @@ def test_a_run_is_that_of_its_folder(here: Path, monkeypatch: pytest.MonkeyPatch
     assert run.state == "finished" and run.messages and run == Run("../runs/mine")
     (run.path / "metrics.csv").write_text("step,train_loss\n")
     assert run.curves == {}
+    (run.path / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1")
+    assert overview_of(run).validation == {}
     shutil.rmtree(run.path)
     with pytest.raises(FileNotFoundError, match="the folder of this run is gone"):
         run.state  # noqa: B018
@@ -153,6 +155,13 @@ def test_predictions_of_a_model_are_no_labels(here: Path) -> None:
         atoms.calc = DenskitCalculator(run)
         atoms.get_forces()
     assert structures_of(frames)[0][0].of_model and not structures_of(labelled(1))[0][0].of_model
+    compared = labelled(1)[0]  # with labels under names of their own, and a model that was asked, or not
+    compared.info["REF_energy"], compared.arrays["REF_forces"] = compared.get_potential_energy(), compared.get_forces()
+    for asked in (False, True):
+        compared.calc = DenskitCalculator(run)
+        if asked:
+            compared.get_forces()
+        assert not structures_of([compared])[0][0].of_model
     settings = {"training.max_steps": 1, "data.molecule": None, "data.split": {"train": 14, "valid": 4, "test": 6}}
     again = train(TINY, frames, settings=settings, device="cpu", output="runs/own")
     assert any("problem" in line and "model" in line for line in again.messages), again.messages
@@ -162,6 +171,9 @@ def test_frames_may_come_one_by_one_and_replace_those_of_a_run(here: Path) -> No
     run = trained_run()
     new = train(run, (atoms for atoms in labelled(26)), output="runs/new", settings={"training.max_steps": 1})
     assert "runs/new/frames" in str(new.config.data.train)
+    (here / "frames").mkdir()
+    with pytest.raises(ValueError, match="frames are given, and data.test=frames/test.extxyz too"):
+        train(TINY, labelled(26), settings={"data.molecule": None, "data.test": "frames/test.extxyz"}, output="runs/x")
     with pytest.raises(ValueError, match="found list in the place of the settings; wanted a preset"):
         train(labelled(2))  # type: ignore[arg-type]
 

@@ -33,6 +33,7 @@ JUMP = 1e-5  # of a model that promises to be smooth, across the cutoff, in floa
 GAP = 1e-8  # Å, from the cutoff, to both sides
 
 
+@torch.no_grad()  # forces are derivatives all the same
 def check_model(force_field: ForceField, systems: Sequence[System] | None = None, sampling: float = 0.0) -> None:
     """All checks of a model; those of derivatives and smoothness where it is in float64 and promises them.
 

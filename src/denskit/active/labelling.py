@@ -75,7 +75,7 @@ def label(
         output: the file to write.
         method: "xtb" (GFN2-xTB), or "package.module:function": a function without arguments that returns a calculator
             of ASE, also from a file in the current folder; or such a function or a class itself, with several
-            processes one at the top of a module.
+            processes one that they can import.
         processes: frames labelled at the same time, each by a process with a calculator of its own.
         force: replace an existing output.
         progress: called after each frame.
@@ -165,12 +165,20 @@ def _name_of(method: object, processes: int = 1) -> str:
             f"method is an object of class {type(method).__name__}; wanted {XTB}, package.module:function, or a "
             "function without arguments (a class) that makes a calculator of ASE"
         )
-    name = f"{method.__module__}:{getattr(method, '__qualname__', type(method).__name__)}"
-    if processes > 1 and "<" in name:
+    name = f"{method.__module__}:{getattr(method, '__qualname__', '<object>')}"
+    if "<" in name:  # others may have the same name, and a journal could not tell their labels apart
         raise ValueError(
-            f"{name} cannot be given to processes: define a function at the top of a module, or processes=1"
+            f"{name} has no name of its own; define a function or class at the top of a module, and give it"
         )
+    if processes > 1 and method.__module__ == "__main__" and not _script():
+        raise ValueError(f"{name} is not found by other processes: define it in a module, or give processes=1")
     return name
+
+
+def _script() -> str:
+    """The file of the script that runs, which other processes run again; empty in a notebook and for a command."""
+    file = getattr(sys.modules["__main__"], "__file__", None) or ""
+    return "" if Path(file).name in ("denskit", "__main__.py") else file
 
 
 def _failed(method: str, error: Exception) -> ValueError:
@@ -213,7 +221,7 @@ def _computed(
         except BrokenProcessPool:
             raise ValueError(
                 f"a process of {_name_of(method)} was killed or crashed; the labels so far are saved: the same call "
-                f"continues{'' if done else UNGUARDED}"
+                f"continues{UNGUARDED if _script() and not done else ''}"
             ) from None
         finally:
             pool.shutdown(cancel_futures=True)

@@ -94,7 +94,7 @@ def _print(runs: list[Overview]) -> None:
 
     table = Table(
         Column("run", overflow="fold"), "model", "task", "data", "state", right("steps"),
-        right("forces\nbest validation"), right("energy\nan atom"), right("forces\ntest"), "last change",
+        right("forces\nvalidation"), right("energy\nan atom"), right("forces\ntest"), "last change",
         caption="forces in meV/Å, energies in meV per atom", caption_justify="left",
     )  # fmt: skip
     for run in runs:

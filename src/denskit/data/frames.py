@@ -81,11 +81,12 @@ def exact_extxyz(frames: Sequence[ase.Atoms]) -> Iterator[str]:
         columns |= others | {name: results[name] for name in _OF_ATOMS if results.get(name) is not None}
         columns = {name: np.asarray(rows).reshape(len(atoms), -1) for name, rows in columns.items()}
         live = results and not isinstance(atoms.calc, SinglePointCalculator)
-        unit: dict[str, Any] = (
-            {RESULT_UNIT: "eV"} if live else {}
-        )  # read back in the unit of all of ASE, whatever data.units says
-        unit |= {OF_MODEL: True} if getattr(atoms.calc, OF_MODEL, False) else {}
-        fields = atoms.info | unit | {name: results[name] for name in _OF_FRAMES if results.get(name) is not None}
+        said: dict[str, Any] = {}
+        if live:
+            said[RESULT_UNIT] = "eV"  # read back in the unit of all of ASE, whatever data.units says
+        if results and getattr(atoms.calc, OF_MODEL, False):
+            said[OF_MODEL] = True
+        fields = atoms.info | said | {name: results[name] for name in _OF_FRAMES if results.get(name) is not None}
         info, missing = header_fields(fields)
         left_out.update(lost, missing)
         kinds = (f"{name}:{_KINDS[rows.dtype.kind]}:{rows.shape[1]}" for name, rows in columns.items())

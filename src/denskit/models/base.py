@@ -307,13 +307,14 @@ class ForceField(nn.Module):
         if batch.edges is None:
             batch = self.config.with_neighbors(batch)
         wanted = self.physical_outputs() if outputs is None else outputs
-        training = self.training
+        modes = [(module, module.training) for module in self.modules()]
         self.eval()
         try:
             with few_threads(batch.num_edges, batch.positions.device):
                 out = self(batch, outputs=(*wanted, "energies"))
         finally:
-            self.train(training)
+            for module, training in modes:
+                module.training = training
         physical = self.scaling.unscale(batch, {name: value.detach() for name, value in out.items()})
         # added in float64: in float32 the sum over thousands of atoms loses meV
         physical["energy"] = batch.sum_over_atoms(physical["energies"])

@@ -161,4 +161,4 @@ def load_model(path: str | os.PathLike[str], device: str | torch.device = "cpu",
         warn(f"{path}: {SYMMETRIC_SITES}")
     if path.name == IN_RUNS and (why := unfinished(path.parent)):
         warn(why)
-    return force_field.to(choose_device(device) if isinstance(device, str) else device)
+    return force_field.to(choose_device(device) if device == "auto" else device)

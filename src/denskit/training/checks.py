@@ -211,7 +211,9 @@ def denoising_heavier(planned: PlannedTraining) -> str | None:
     config = planned.config
     if not (type(config.task) is DeNSConfig and planned.fresh and config.model.name == "equiformer"):
         return None
-    if config.task.coefficient > SMALL_WEIGHT or config.task.loss != "published" or config.training.lr < MEASURED_RATE:
+    if not (config.task.probability and 0 < config.task.coefficient <= SMALL_WEIGHT):
+        return None
+    if config.task.loss != "published" or config.training.lr < MEASURED_RATE:
         return None
     if len(planned.source) >= FEW_STRUCTURES or not PAYING_EPOCHS <= planned.epochs < MANY_EPOCHS:
         return None

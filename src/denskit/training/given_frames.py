@@ -45,7 +45,10 @@ def with_frames(config: RunConfig, frames: Frames) -> RunConfig:
 
 def _given_before(file: object) -> bool:
     """Whether these are the frames that an earlier run was given."""
-    return isinstance(file, str) and RunFolder(Path(file).parent.parent).frames(Path(file).stem) == Path(file)
+    if not isinstance(file, str):
+        return False
+    run = RunFolder(Path(file).parent.parent)
+    return run.config.is_file() and run.environment.is_file() and run.frames(Path(file).stem) == Path(file)
 
 
 @contextmanager

@@ -123,8 +123,11 @@ def metrics_of(folder: RunFolder) -> dict[str, np.ndarray]:
 
 
 def _validation(folder: RunFolder) -> dict[str, float]:
-    """Validation errors of the model that the run has kept so far."""
-    return read_header(folder.model)["metadata"]["validation"] or {} if folder.model.is_file() else {}
+    """Validation errors of the model that the run has kept so far; empty where none can be read."""
+    try:
+        return read_header(folder.model)["metadata"].get("validation") or {}
+    except (OSError, ValueError):  # a list of runs must not end at a damaged file
+        return {}
 
 
 def _data(config: Mapping[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Collection, Iterator
@@ -55,25 +56,37 @@ def train(config: RunConfig, *, resume: bool = False, frames: Frames | None = No
         return _trained(config, resume=resume, frames=frames, progress=progress)
 
 
+def _after_fork() -> None:
+    """A child has none of the threads that may have trained when it was made."""
+    global _TRAINING
+    _TRAINING = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
     """One training at a time, since random state and default dtype are the process's; both are as before afterwards.
 
-    Raises ValueError where another thread trains.
+    (The random state of GPUs only where they were in use before.)  Raises ValueError where another thread trains.
     """
-    if not _TRAINING.acquire(blocking=False):
+    lock = _TRAINING
+    if not lock.acquire(blocking=False):
         raise ValueError(
             "another training runs in this process; both would draw the same random numbers. Train one after the "
             "other, or each in a process of its own (denskit study, multiprocessing)"
         )
     dtype = torch.get_default_dtype()
     try:
-        with torch.random.fork_rng(devices=[]):
+        gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+        with torch.random.fork_rng(devices=gpus):
             torch.set_default_dtype(torch.float32)  # of weights when they are drawn; training.dtype casts them
             yield
     finally:
         torch.set_default_dtype(dtype)
-        _TRAINING.release()
+        lock.release()
 
 
 def _trained(config: RunConfig, *, resume: bool, frames: Frames | None, progress: bool) -> Path:

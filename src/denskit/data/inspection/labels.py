@@ -113,10 +113,10 @@ def of_model(sample: Sample) -> Iterator[Finding]:
         yield from sample.marked(
             mask,
             "problem",
-            "energies or forces that seem to be a model's own, by the fields beside them (max_forces_std, or time_ps, "
-            "step and replica)",
-            "frames of denskit md or select, or of a committee's predict, without labels: a training on them learns "
-            "the model's errors",
+            "energies or forces that seem to be a model's own, by their calculator or the fields beside them "
+            "(max_forces_std, or time_ps, step and replica)",
+            "results of a DenskitCalculator, frames of denskit md or select, or of a committee's predict, without "
+            "labels: a training on them learns the model's errors",
             "Label them: denskit label FILE -o OUT. Where these are labels of a reference method, name them REF_energy "
             "and REF_forces, or remove the other fields",
         )

@@ -170,6 +170,8 @@ class _Reader:
         """A frame with its labels."""
         results = {} if atoms.calc is None else atoms.calc.results
         fields: dict[str, Any] = {**atoms.info, **atoms.arrays, **results}
+        if results and getattr(atoms.calc, OF_MODEL, False):
+            fields[OF_MODEL] = True
         self.seen.update(map(str, set(fields) - GEOMETRY))
         live = atoms.calc is not None and not isinstance(atoms.calc, SinglePointCalculator)
         self.in_ev = set(RESULTS) & set(fields) if fields.get(RESULT_UNIT) == "eV" else set()
@@ -193,11 +195,11 @@ class _Reader:
             sid=str(atoms.info.get("sid", "")),
             fid=int(fid) if isinstance(fid, int | np.integer) else None,
             electrons=electrons_in(atoms.info),
-            of_model=getattr(atoms.calc, OF_MODEL, False) or self._is_of_model(fields),
+            of_model=self._is_of_model(fields),
         )
 
     def _is_of_model(self, fields: dict[str, Any]) -> bool:
-        """Whether the labels are results beside which the file has fields of ``denskit md`` or ``predict``.
+        """Whether the labels are a DenskitCalculator's, or results beside fields of ``denskit md`` or ``predict``.
 
         ``denskit label`` renames the spreads and says the unit of its results, which frames of ``md`` do not.
         """

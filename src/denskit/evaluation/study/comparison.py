@@ -39,7 +39,7 @@ def compare_runs(given: Sequence[str | os.PathLike[str]]) -> Results:
     Judged by the errors that studies or ``denskit evaluate`` wrote, where all runs have some; else by the validation
     errors of the model that each run kept.  Raises FileNotFoundError where a folder is no run, ValueError for one run.
     """
-    runs = [os.fspath(run) for run in given]
+    runs = [run if isinstance(run, str) else f"={os.fspath(run)}" for run in given]  # no name
     if len(runs) < 2:
         told = f"one run was given ({runs[0]})" if runs else "no run was given"
         raise ValueError(f"{told}; give two or more folders to compare")

@@ -81,10 +81,10 @@ class DynamicsPlan:
             if not isinstance(value, int | float | np.integer) or not value >= lowest or value % 1:
                 raise ValueError(f"{name} is {value!r}; give a whole number of {lowest} or more")
             object.__setattr__(self, name, int(value))
-        if not self.uncertain_every >= 0:
-            raise ValueError(f"uncertain_every is {self.uncertain_every} fs; give 0 or more")
-        if self.uncertain is not None and not self.uncertain >= 0:
-            raise ValueError(f"uncertain is {self.uncertain} eV/Å; give 0 or more, or None")
+        for name, unit in (("uncertain_every", "fs"), ("uncertain", "eV/Å")):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, int | float | np.number) and value >= 0):
+                raise ValueError(f"{name} is {value!r} {unit}; give 0 or more")
 
     def has_last_frame(self, outcome: Outcome) -> bool:
         """Whether the last step is written beside the frames at their interval."""
@@ -130,9 +130,9 @@ def molecular_dynamics(
     with nullcontext() if stop is not None else interrupt:
         ends = stop or (lambda: interrupt.signal != 0)
         outcome = _simulated(potential, atoms_of_user(structures), plan, resume, say, progress, ends)
-    if interrupt.signal not in (0, SIGINT):
+    if outcome.interrupted and interrupt.signal not in (0, SIGINT):
         raise SystemExit(128 + interrupt.signal)
-    if interrupt.signal:
+    if outcome.interrupted and interrupt.signal:
         raise KeyboardInterrupt(f"the state is saved in {plan.folder}; continue with the same call and resume=True")
     return outcome
 
@@ -202,7 +202,7 @@ def _simulated(
 def warnings_of(potential: Potential, batch: Batch, settings: DynamicsSettings) -> list[str]:
     """Warnings about a model that may not conserve energy; empty for other models.
 
-    The last line is the drift of the first system over 100 fs without a thermostat.
+    They have the drift of the first system over 100 fs without a thermostat.
     """
     reasons = []
     if potential.direct_forces:
@@ -219,8 +219,8 @@ def warnings_of(potential: Potential, batch: Batch, settings: DynamicsSettings) 
     except BrokenSystems as broken:
         measured = str(broken)
     return [
-        f"warning: this model may not conserve energy: {'; '.join(reasons)}",
-        f"energy drift without a bath, over {steps * settings.timestep:g} fs: {measured}",
+        f"warning: this model may not conserve energy: {'; '.join(reasons)} (energy drift without a bath, over "
+        f"{steps * settings.timestep:g} fs: {measured})"
     ]
 
 

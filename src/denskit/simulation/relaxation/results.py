@@ -51,6 +51,7 @@ class Relaxed:
         atoms = relaxed_at(given, self.positions, self.cell, results)
         assert atoms.calc is not None, "it has the results"
         atoms.calc = SinglePointCalculator(atoms, **atoms.calc.results)  # of these positions, else ASE refuses them
+        atoms.calc.of_model = True  # no labels
         atoms.info |= {"status": self.status, "moves": self.moves}
         return atoms
 
