@@ -171,13 +171,13 @@ def train(
     if isinstance(config, RunConfig):
         if changes:
             raise ValueError(f"a whole configuration is given, and {next(iter(changes))} too; give it to load_config")
-    else:
-        if not isinstance(config, str | os.PathLike):
-            raise ValueError(
-                f"found {type(config).__name__} in the place of the settings; wanted a preset, a YAML file or a run "
-                'folder first, then the structures: train("equiformer", frames)'
-            )
+    elif isinstance(config, str | os.PathLike):
         config = load_config(config, changes)
+    else:
+        raise ValueError(
+            f"found {type(config).__name__} in the place of the settings; wanted a preset, a YAML file or a run folder "
+            'first, then the structures: train("equiformer", frames)'
+        )
     parts = {"train": atoms, "valid": valid, "test": test}
     frames = {part: frames_of(given) for part, given in parts.items() if given is not None}
     if frames and atoms is None:

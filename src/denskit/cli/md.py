@@ -247,7 +247,7 @@ def _announce_cost(
     from denskit.simulation.dynamics.folder import RESTART
     from denskit.simulation.dynamics.restart import Restart
 
-    marker = plan.folder / RESTART
+    marker = Path(plan.folder) / RESTART
     done = Restart.load(marker).state.step if resume and marker.is_file() else 0
     cost = cost_of(potential, structures, plan)
     for failure in cost.failures:
@@ -327,7 +327,7 @@ def _threads(potential: DividedPotential) -> str:
 def _uncertain_frames(plan: DynamicsPlan) -> str:
     from denskit.simulation.dynamics.folder import UNCERTAIN_FRAMES
 
-    file = plan.folder / UNCERTAIN_FRAMES
+    file = Path(plan.folder) / UNCERTAIN_FRAMES
     spread = f"in which forces spread by more than {plan.uncertain:g} eV/Å over the models"
     if not file.exists():
         return (

@@ -35,6 +35,7 @@ MANY_EPOCHS, FEW_STRUCTURES = 1500, 100  # 50 frames of ethanol: errors rise by 
 FEW_MOLECULES = 200  # structures of molecules up to which DeNS was measured to pay: 25 to 200 of ethanol
 PAYING_EPOCHS = 600  # 50 and 100 frames of ethanol: trained without DeNS for so long, its gain is clear
 SMALL_WEIGHT = 5.0  # of the noise: the default, as published for MD17; 20 was measured beside it
+_OF_MEASURED_WEIGHTS = ("dens", "published", "equiformer")  # task, loss and model with which both were measured
 MEASURED_RATE = 1e-3  # learning rate of the preset `equiformer` in all studies in which DeNS was seen to pay
 SLOW_EPOCHS = 1000  # 50 frames of ethanol, 2,140 epochs: half of that rate was better by 8 %
 GAINING_EPOCHS = 1667  # 100 frames of ethanol: twice 833, which gains another 10 % with DeNS
@@ -175,13 +176,17 @@ def gentler_on_crystals(planned: PlannedTraining) -> str | None:
     )
 
 
+def _dens_of_molecules(planned: PlannedTraining) -> bool:
+    """Whether a new model is trained with DeNS on molecules."""
+    dens = isinstance(planned.config.task, DeNSConfig) and planned.fresh
+    return dens and not any(system.pbc.any() for system in planned.systems)
+
+
 def denoising_longer(planned: PlannedTraining) -> str | None:
     """DeNS on few molecules for a length at which it was still gaining."""
-    config, size = planned.config, len(planned.source)
+    size = len(planned.source)
     few = FEW_STRUCTURES <= size <= 2 * FEW_STRUCTURES and FEW_EPOCHS <= planned.epochs < GAINING_EPOCHS
-    if not (isinstance(config.task, DeNSConfig) and planned.fresh and few):
-        return None
-    if any(system.pbc.any() for system in planned.systems):
+    if not (few and _dens_of_molecules(planned)):
         return None
     return (
         f"{planned.epochs:,.0f} epochs of {size} structures with DeNS: on 100 structures of ethanol 1,667 epochs "
@@ -192,12 +197,10 @@ def denoising_longer(planned: PlannedTraining) -> str | None:
 
 def denoising_faster(planned: PlannedTraining) -> str | None:
     """DeNS on few molecules at a learning rate below the measured ones, for no more epochs than these had."""
-    config, lr = planned.config, planned.config.training.lr
-    if not (isinstance(config.task, DeNSConfig) and planned.fresh and len(planned.source) <= FEW_MOLECULES):
+    lr = planned.config.training.lr
+    if lr >= MEASURED_RATE or len(planned.source) > FEW_MOLECULES:
         return None
-    if lr >= MEASURED_RATE or not FEW_EPOCHS <= planned.epochs <= SLOW_EPOCHS:
-        return None
-    if any(system.pbc.any() for system in planned.systems):
+    if not (FEW_EPOCHS <= planned.epochs <= SLOW_EPOCHS and _dens_of_molecules(planned)):
         return None
     return (
         f"training.lr={lr:g} for {planned.epochs:,.0f} epochs with DeNS, which was measured to pay at 1e-3: 844 epochs "
@@ -208,19 +211,16 @@ def denoising_faster(planned: PlannedTraining) -> str | None:
 
 def denoising_heavier(planned: PlannedTraining) -> str | None:
     """DeNS on few molecules, trained to the end at the measured rate with the smaller of two measured weights."""
-    config = planned.config
-    if not (type(config.task) is DeNSConfig and planned.fresh and config.model.name == "equiformer"):
+    config, task = planned.config, planned.config.task
+    if not isinstance(task, DeNSConfig) or (task.name, task.loss, config.model.name) != _OF_MEASURED_WEIGHTS:
         return None
-    if not (config.task.probability and 0 < config.task.coefficient <= SMALL_WEIGHT):
+    if not (task.probability and 0 < task.coefficient <= SMALL_WEIGHT and config.training.lr >= MEASURED_RATE):
         return None
-    if config.task.loss != "published" or config.training.lr < MEASURED_RATE:
-        return None
-    if len(planned.source) >= FEW_STRUCTURES or not PAYING_EPOCHS <= planned.epochs < MANY_EPOCHS:
-        return None
-    if any(system.pbc.any() for system in planned.systems):
+    paying = len(planned.source) < FEW_STRUCTURES and PAYING_EPOCHS <= planned.epochs < MANY_EPOCHS
+    if not (paying and _dens_of_molecules(planned)):
         return None
     return (
-        f"task.coefficient={config.task.coefficient:g} for {planned.epochs:,.0f} epochs: 1,000 epochs of 50 structures "
+        f"task.coefficient={task.coefficient:g} for {planned.epochs:,.0f} epochs: 1,000 epochs of 50 structures "
         "ended with lower force errors with 20 than with 5: ethanol 26.5 and 27.7 meV/Å (three seeds), aspirin 42.1 "
         "and 44.7 (two), 3BPA 29.9 and 31.0 (one; its energies were higher); task.coefficient=20"
     )

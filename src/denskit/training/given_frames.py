@@ -20,15 +20,13 @@ Frames = Mapping[str, Sequence[ase.Atoms]]  # train, and perhaps valid and test
 
 
 def with_frames(config: RunConfig, frames: Frames) -> RunConfig:
-    """The run with the frames' files as its data.
+    """The run with the frames' files as its data, in place of frames that the run of these settings was given.
 
     Raises ValueError where the run names data already, and for frames that cannot be trained on, naming the frame.
     """
     folder = RunFolder(config.output)
     files = {part: str(folder.frames(part).resolve()) for part in frames}
-    earlier = [
-        name for name in PARTS if _given_before(getattr(config.data, name))
-    ]  # of the run whose settings these are
+    earlier = [name for name in PARTS if _given_before(getattr(config.data, name))]
     for name in ("path", *PARTS):
         value = getattr(config.data, name)
         if value is not None and value != files.get(name) and name not in earlier:

@@ -388,15 +388,13 @@ def test_masses_of_isotopes_are_used_and_kept(potential: Potential, tmp_path: Pa
 def test_a_plan_names_its_wrong_field(tmp_path: Path, changes: dict[str, object], message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=re.escape(message)):
         replace(plan(tmp_path, 3), **changes)
-    assert replace(plan(tmp_path, 3), folder="md", steps=1e3).folder == Path("md")
+    assert replace(plan(tmp_path, 3), steps=1e3).steps == 1000
 
 
 def test_other_plans_name_their_class(potential: Potential) -> None:
-    wanted = r".*DynamicsPlan: from denskit.simulation.dynamics import DynamicsSettings; from .* import DynamicsPlan"
-    with pytest.raises(TypeError, match=f"plan: found dict; wanted a {wanted}"):
+    wanted = r"DynamicsPlan: from denskit.simulation.dynamics import DynamicsSettings; from .* import DynamicsPlan"
+    with pytest.raises(TypeError, match=f"plan: found dict; wanted {wanted}"):
         molecular_dynamics(potential, STRUCTURES, {"steps": 3})  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=f"plan is a {wanted}"):
-        molecular_dynamics(potential, STRUCTURES, temperature=300)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("form", [iter, lambda found: found[0]])

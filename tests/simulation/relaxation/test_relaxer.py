@@ -253,10 +253,8 @@ def test_a_whole_cell_with_vacuum_is_told_once(cell: str | None, told: int) -> N
 
 def test_other_settings_name_their_class() -> None:
     wanted = r"RelaxationSettings: from denskit.simulation.relaxation import RelaxationSettings"
-    with pytest.raises(TypeError, match=f"settings: found dict; wanted a {wanted}"):
+    with pytest.raises(TypeError, match=f"settings: found dict; wanted {wanted}"):
         relax(Morse(), structures(), {"fmax": 0.5})  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=f"unexpected keyword argument 'fmax'; settings is a {wanted}"):
-        relax(Morse(), structures(), fmax=0.5)  # type: ignore[call-arg]
 
 
 def test_a_relaxed_structure_for_ase() -> None:

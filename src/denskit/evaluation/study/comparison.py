@@ -33,22 +33,22 @@ _PARTS = ("data.train", "data.valid", "data.test")
 _LONGEST = 60  # letters of a name made of settings
 
 
-def compare_runs(given: Sequence[str | os.PathLike[str]]) -> Results:
+def compare_runs(runs: Sequence[str | os.PathLike[str]]) -> Results:
     """Errors of runs, each a folder or NAME=FOLDER; runs of one name or with the same settings are seeds of a variant.
 
     Judged by the errors that studies or ``denskit evaluate`` wrote, where all runs have some; else by the validation
     errors of the model that each run kept.  Raises FileNotFoundError where a folder is no run, ValueError for one run.
     """
-    runs = [run if isinstance(run, str) else f"={os.fspath(run)}" for run in given]  # no name
     if len(runs) < 2:
-        told = f"one run was given ({runs[0]})" if runs else "no run was given"
+        told = f"one run was given ({os.fspath(runs[0])})" if runs else "no run was given"
         raise ValueError(f"{told}; give two or more folders to compare")
-    folders = [Path(run.partition("=")[2] or run) for run in runs]
+    parted = [run.partition("=") if isinstance(run, str) and "=" in run else ("", "", os.fspath(run)) for run in runs]
+    given, folders = [name for name, _, _ in parted], [Path(folder) for _, _, folder in parted]
     for folder in folders:
         if not RunFolder(folder).config.is_file():
             raise FileNotFoundError(f"{folder}: no run folder (it has no config.yaml)")
     settings = [_settings_of(folder) for folder in folders]
-    names = _names(runs, settings, folders)
+    names = _names(given, settings, folders)
     measured = [errors_of(RunFolder(folder)) for folder in folders]
     tested = all(measured)
     found: list[Found] = []
@@ -73,7 +73,7 @@ def compare_runs(given: Sequence[str | os.PathLike[str]]) -> Results:
     return replace(tabulate(f"{len(runs)} runs", found, list(dict.fromkeys(names))), warning=unlike)
 
 
-def _names(runs: Sequence[str], settings: Sequence[Mapping[str, Any]], folders: Sequence[Path]) -> list[str]:
+def _names(given: Sequence[str], settings: Sequence[Mapping[str, Any]], folders: Sequence[Path]) -> list[str]:
     """The given names, else the settings in which a run differs from the others; where these are many, folders.
 
     Runs that differ in nothing but the seed have one name, that of the first's folder where it is a folder's.
@@ -83,7 +83,6 @@ def _names(runs: Sequence[str], settings: Sequence[Mapping[str, Any]], folders: 
         first = {text: folder for text, folder in reversed(list(zip(described, folders, strict=True)))}
         called = dict(zip(first, short_names(list(first.values())), strict=True))
         described = [called[text] for text in described]
-    given = [run.partition("=")[0] if "=" in run else None for run in runs]
     return [own or text for own, text in zip(given, described, strict=True)]
 
 

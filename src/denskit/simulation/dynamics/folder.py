@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from denskit.batch import Batch, select
+from denskit.data.frames import frames_of
 from denskit.data.periodicity import MAY_CLOSE, has_vacuum, is_boxed
 from denskit.files import write_json
 from denskit.models.model_file import Model
@@ -26,7 +27,6 @@ from denskit.runtime.interrupt import Interrupt
 from denskit.runtime.progress import Report, counted, unreported
 from denskit.runtime.warning import warn
 from denskit.runtime.work_folder import WorkFolder
-from denskit.simulation.arguments import AsPath, atoms_of_user, with_settings
 from denskit.simulation.dynamics.barostat import SOFTEST
 from denskit.simulation.dynamics.conservation import nve_drift
 from denskit.simulation.dynamics.integrators import BrokenSystems, Dynamics, State
@@ -62,7 +62,7 @@ class DynamicsPlan:
 
     settings: DynamicsSettings
     steps: int  # number of the last step
-    folder: AsPath = AsPath()  # noqa: RUF009 (no default: the descriptor makes a path of a text)
+    folder: str | Path
     frame_every: int = 100  # between frames of the trajectories, which get the last step, too
     statistics_every: int = 10  # between lines of the statistics
     restart_every: int = 1000  # between restart files
@@ -99,7 +99,6 @@ def warn_or_log(text: str) -> None:
         _LOG.info(text)
 
 
-@with_settings("plan", DynamicsPlan, PLAN)
 def molecular_dynamics(
     potential: Potential | Model | Sequence[Model],
     structures: Iterable[ase.Atoms] | ase.Atoms,
@@ -126,10 +125,13 @@ def molecular_dynamics(
     or one of other settings or structures; for an unknown element, a constraint other than fixed atoms, a mass that is
     not positive, and a threshold of spread for one model.
     """
+    if not isinstance(plan, DynamicsPlan):
+        raise TypeError(f"plan: found {type(plan).__name__}; wanted DynamicsPlan: {PLAN}")
+    frames = frames_of([structures] if isinstance(structures, ase.Atoms) else structures)
     interrupt = Interrupt(patient=False)
     with nullcontext() if stop is not None else interrupt:
         ends = stop or (lambda: interrupt.signal != 0)
-        outcome = _simulated(potential, atoms_of_user(structures), plan, resume, say, progress, ends)
+        outcome = _simulated(potential, frames, plan, resume, say, progress, ends)
     if outcome.interrupted and interrupt.signal not in (0, SIGINT):
         raise SystemExit(128 + interrupt.signal)
     if outcome.interrupted and interrupt.signal:
@@ -146,7 +148,7 @@ def _simulated(
     progress: Report,
     stop: Callable[[], bool],
 ) -> Outcome:
-    folder, settings = plan.folder, plan.settings
+    folder, settings = Path(plan.folder), plan.settings
     potential = cast(Potential, potential_of(potential, stress=settings.ensemble == "npt"))
     _check_committee(plan, potential)
     batch, masses = batch_of(structures, potential.device), _masses(structures)
@@ -329,7 +331,7 @@ def _uncertainty_recorders(plan: DynamicsPlan, structures: Sequence[ase.Atoms]) 
     if plan.uncertain is None:
         return []
     writer = UncertainWriter(
-        plan.folder / UNCERTAIN_FRAMES, plan.settings.timestep, plan.uncertain, apart=plan.uncertain_every,
+        Path(plan.folder) / UNCERTAIN_FRAMES, plan.settings.timestep, plan.uncertain, apart=plan.uncertain_every,
         most=plan.uncertain_frames, starts=structures,
     )  # fmt: skip
     return [(Simulation.look_every, writer)]

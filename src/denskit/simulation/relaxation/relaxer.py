@@ -18,11 +18,11 @@ from torch import Tensor
 
 from denskit.batch import Batch, System, select
 from denskit.data.base import Source
+from denskit.data.frames import frames_of
 from denskit.data.periodicity import MAY_CLOSE, has_vacuum, not_a_crystal
 from denskit.models.model_file import Model
 from denskit.runtime.memory import out_of_memory
 from denskit.runtime.warning import warn
-from denskit.simulation.arguments import atoms_of_user, with_settings
 from denskit.simulation.potential import EnergyAndForces, Evaluation, crowding_for, potential_of
 from denskit.simulation.relaxation.results import Relaxed, Snapshot, exploded, refused, to_numpy, unevaluated
 from denskit.simulation.relaxation.running import Running
@@ -252,11 +252,6 @@ class Relaxer:
         return []
 
 
-@with_settings(
-    "settings",
-    RelaxationSettings,
-    "from denskit.simulation.relaxation import RelaxationSettings; RelaxationSettings(fmax=0.05)",
-)
 def relax(
     potential: EnergyAndForces | Model | Sequence[Model],
     structures: Structures | Iterable[ase.Atoms] | ase.Atoms,
@@ -270,10 +265,16 @@ def relax(
     ``relaxed.atoms(GIVEN)`` has a structure where it ended.  Raises ValueError for no structure, TypeError for other
     settings.
     """
-    settings = settings or RelaxationSettings()
+    settings = RelaxationSettings() if settings is None else settings
+    if not isinstance(settings, RelaxationSettings):
+        raise TypeError(
+            f"settings: found {type(settings).__name__}; wanted RelaxationSettings: from denskit.simulation.relaxation "
+            "import RelaxationSettings; RelaxationSettings(fmax=0.05)"
+        )
     potential = potential_of(potential, stress=settings.cell is not None)
     if not _are_systems(structures):
-        structures = [system_of(atoms, place) for place, atoms in enumerate(atoms_of_user(structures))]
+        frames = frames_of([structures] if isinstance(structures, ase.Atoms) else structures)
+        structures = [system_of(atoms, place) for place, atoms in enumerate(frames)]
     relaxer = Relaxer(potential, structures, settings, batch_atoms=batch_atoms, say=warn)  # type: ignore[arg-type]
     return relaxer.run()
 
