@@ -32,7 +32,7 @@ MOLECULAR = 1.3  # Å: most atoms of molecules with hydrogen have a neighbour ne
 RANGE = (0.025, 0.15)  # Å, smallest and largest sigma of the paper
 FEW_STRUCTURES = 100  # 25 and 50 structures of molecules, and 100 of ethanol, were measured
 PAYING_EPOCHS = 600  # 50 and 100 structures of ethanol: trained for so long, the gain of DeNS is clear
-MEASURED_RATE = 1e-3  # learning rate in all studies in which DeNS was seen to pay
+MEASURED_RATE = 1e-3  # learning rate of the studies in which DeNS was seen to pay
 _LISTED = 5  # structures that an error names
 _UNITS = {"average_degree": "neighbours an atom", "average_atoms": "atoms a structure"}
 
