@@ -51,6 +51,19 @@ def test_writers_of_one_file_take_turns(tmp_path: Path) -> None:
 
 
 @posix
+@pytest.mark.parametrize("name", [".numbers.partial.txt", ".lock"])
+def test_a_link_is_not_written_through(tmp_path: Path, name: str) -> None:
+    other, folder = tmp_path / "thesis.tex", tmp_path / "folder"
+    other.write_text("mine")
+    folder.mkdir()
+    (folder / name).symlink_to(other)
+    refused = pytest.raises(ValueError, match=r"is a link to .*thesis.tex, which would be overwritten; remove it")
+    with refused, locked(folder):
+        write_json(folder / "numbers.txt", [1])
+    assert other.read_text() == "mine"
+
+
+@posix
 def test_a_folder_is_locked_for_one_at_a_time(tmp_path: Path) -> None:
     folder = tmp_path / "new"
     with locked(folder):

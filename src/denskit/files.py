@@ -204,7 +204,7 @@ def _lock(path: Path, wait: bool, held: Path) -> int:
     """A handle of the locked file at ``path``."""
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)  # the last owner may have removed the empty folder
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        handle = _opened(path)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -219,6 +219,16 @@ def _lock(path: Path, wait: bool, held: Path) -> int:
             if os.path.samestat(os.fstat(handle), path.stat()):
                 return handle
         os.close(handle)  # the owner has renamed or removed this file
+
+
+def _opened(path: Path) -> int:
+    """A handle of the file at ``path``, made where it is absent; a link, which may lead anywhere, is refused."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise ValueError(f"{path} is a link to {path.readlink()}, which would be overwritten; remove it") from None
 
 
 def sha256_of(path: Path) -> str:

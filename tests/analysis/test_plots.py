@@ -89,6 +89,16 @@ def test_one_validation_shows_as_a_dot_with_its_value() -> None:
     assert [text.get_text() for text in forces.texts] == ["41.5"]
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("summary.json", '{"models": "ab"}'), ("statistics.csv", "replica,step\n0,1\n"), ("statistics.csv", "a\n1\n")],
+)
+def test_damaged_files_of_a_simulation_are_named(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=rf"{name} .*damaged"):
+        dynamics(tmp_path)
+
+
 def test_dynamics_at_constant_pressure_show_the_volume(tmp_path: Path) -> None:
     header = "replica,step,time_ps,temperature_K,potential_eV,volume_A3"
     (tmp_path / "statistics.csv").write_text(f"{header}\n0,0,0.0,300,-1,9\n0,1,0.1,301,-2,8\n")

@@ -286,6 +286,13 @@ def test_a_signal_of_a_batch_system_leaves_no_half_written_file(folder: Path) ->
     assert not partial.exists() and not (folder / "out.extxyz").exists()
 
 
+def test_control_characters_of_files_do_not_reach_the_terminal(folder: Path, tmp_path: Path) -> None:
+    text = (folder / "mine.extxyz").read_text().replace("REF_energy", 'energy_unit="\x1b]0;owned\x07" REF_energy')
+    (tmp_path / "hostile.extxyz").write_text(text)
+    told = denskit("info", tmp_path / "hostile.extxyz")
+    assert "\\x1b]0;owned\\x07" in told.output and not set("\x1b\x07") & set(told.output)
+
+
 def test_there_is_no_colour_without_a_terminal_and_with_no_color(folder: Path) -> None:
     code = "from denskit.cli import app; app()"
     plain = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "TERM")}

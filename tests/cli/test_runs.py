@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,14 @@ def test_runs_are_listed_and_deleted(folder: Path) -> None:
     assert twice.exit_code == 1 and "have the same settings and seed" in twice.stderr
     shown = denskit("runs", "runs").output
     assert "runs/first" in shown and "finished" in shown and "notes" not in shown
+    damaged = Path("runs/damaged")
+    damaged.mkdir()
+    for name, text in (("config.yaml", "model: 3\n"), ("environment.json", "{}")):
+        (damaged / name).write_text(text)
+    told = denskit("runs", "runs")
+    assert told.exit_code == 0 and "runs/first" in told.stdout
+    assert "left out: runs/damaged/config.yaml does not say what is trained; it is damaged" in told.stderr
+    shutil.rmtree(damaged)
     with locked(Path("runs/first")):
         assert {run["state"] for run in json.loads(denskit("runs", "--json").stdout)["runs"]} == {"finished", "running"}
         refused = denskit("runs", "delete", "runs/first", "--force")

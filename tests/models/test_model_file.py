@@ -73,14 +73,19 @@ def test_precision_by_name(tmp_path: Path) -> None:
         load_model(path, dtype="double precision")
 
 
+_HEADER = {"format_version": 1, "model": {}, "heads": {}, "scaling": {}}
+
+
 @pytest.mark.parametrize(
     ("header", "message"),
     [
         (None, "without a Denskit header"),
         ("no json", "cannot be read"),
         ("[1]", "cannot be read"),
-        (json.dumps({"format_version": 1}), "cannot be read"),
+        (json.dumps({"format_version": 1}), "incomplete"),
         (json.dumps({"format_version": 1, "model": {}}), "incomplete"),
+        *((json.dumps(_HEADER | {"metadata": wrong}), "incomplete") for wrong in ([1], 3, {"run": 5})),
+        (json.dumps(_HEADER | {"metadata": {"run": {"data": "x"}}}), "incomplete"),
         (json.dumps({"format_version": 99, "model": {}}), "format version 99"),
     ],
 )

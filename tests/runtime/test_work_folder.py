@@ -75,7 +75,22 @@ def test_appended_files_are_cut_to_the_state(tmp_path: Path) -> None:
     assert (tmp_path / "kept").read_text() == "0123"
     assert not (tmp_path / "begun_later").exists()
     with pytest.raises(ValueError, match="kept has 4 bytes, but had 5"):
+        work.cut([tmp_path / "kept"], {"kept": 5})
+    with pytest.raises(ValueError, match="kept has 0 bytes, but had 5"):
         work.cut([], {"kept": 5})
+
+
+def test_a_state_of_somebody_else_cuts_no_other_file(tmp_path: Path) -> None:
+    other, inside = tmp_path / "thesis.tex", tmp_path / "work"
+    other.write_text("0123456789")
+    inside.mkdir()
+    with pytest.raises(ValueError, match="has 0 bytes, but had 4"):
+        folder(inside).cut([], {"../thesis.tex": 4})
+    folder(inside).cut([], {"../thesis.tex": 0, str(other): 0})
+    (inside / "statistics.csv").symlink_to(other)
+    with pytest.raises(ValueError, match=r"statistics.csv is a link to .*thesis.tex; put the file itself there"):
+        folder(inside).cut([inside / "statistics.csv"], {"statistics.csv": 0})
+    assert other.read_text() == "0123456789"
 
 
 def test_a_torn_last_line_is_removed(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.text import Text
 from typer.core import TyperGroup
 
-from denskit.cli.output import OUTPUT, complain, give, with_common_options
+from denskit.cli.output import OUTPUT, complain, give, printable, with_common_options
 from denskit.files import NO_ROOM, cache_folder
 from denskit.runtime.interrupt import STOPPING, raised
 
@@ -147,5 +147,5 @@ def _of_the_cache(error: OSError) -> str:
 
 def _show(message: str) -> None:
     console = Console(file=OUTPUT.err, soft_wrap=True)
-    console.print(Text.assemble(("Error: ", "bold red"), (message, "red")))
+    console.print(Text.assemble(("Error: ", "bold red"), (printable(message), "red")))
     console.print(Text(HINT, style="dim"))

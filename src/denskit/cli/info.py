@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from denskit.cli.output import give, show_table
+from denskit.cli.output import give, printable, show_table
 from denskit.cli.sets import with_settings
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def _print(found: Inspection) -> None:
     show_table(("quantity", "value"), _rows(found).items(), console, title=escape(found.file), title_justify="left")
     lines = [*(f"note: {note}" for note in found.notes), *map(str, found.findings)]
     lines += ["frames are counted from 0"] * any(finding.frames for finding in found.findings)
-    for line in lines:
+    for line in map(printable, lines):
         if console.is_terminal:  # wrapped between words; one line each where another program reads
             line = fill(line, console.width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
         style = "bold yellow" if line.startswith("problem") else None

@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 PIPE_COLUMNS = 200  # of tables that no terminal shows
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 
 
 def speaks() -> bool:
@@ -87,7 +88,7 @@ class Output:
         printed: set[str] = set()
 
         def shown(message: Warning | str, category: type[Warning], *where: Any, **_: Any) -> None:
-            plain = f"Warning: {message}\n"
+            plain = printable(f"Warning: {message}\n")
             text = plain if category is UserWarning else warnings.formatwarning(message, category, *where[:2])
             if text not in printed:
                 printed.add(text)
@@ -105,9 +106,14 @@ def give(**found: Any) -> None:
     OUTPUT.found |= found
 
 
+def printable(text: str) -> str:
+    """The text with its control characters spelt out: names and values in files must not steer the terminal."""
+    return text.translate(_CONTROLS)
+
+
 def complain(text: str) -> None:
     """Say why the verb fails; ``--quiet`` does not silence it."""
-    print(text, file=OUTPUT.err)
+    print(printable(text), file=OUTPUT.err)
 
 
 def table_console() -> Console:
@@ -122,7 +128,7 @@ def show_table(
     """Print a table; ``console``: None for a usual one; ``style``: further arguments of :class:`rich.table.Table`."""
     table = Table(*columns, **style)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(printable, row))
     (console or Console()).print(table)
 
 

@@ -9,7 +9,7 @@ import typer
 from rich.table import Column, Table
 from typer.core import TyperGroup
 
-from denskit.cli.output import give, table_console
+from denskit.cli.output import complain, give, table_console
 from denskit.runtime.progress import counted
 
 if TYPE_CHECKING:
@@ -56,9 +56,15 @@ def list_runs(
     """
     from dataclasses import asdict
 
+    from denskit.reading.budget import Unreadable
     from denskit.training.overview import overview_of, runs_below
 
-    found = [overview_of(path) for path in runs_below(folder)]
+    found = []
+    for path in runs_below(folder):
+        try:
+            found.append(overview_of(path))
+        except Unreadable as error:  # one bad folder must not hide the others
+            complain(f"left out: {error}")
     give(runs=[asdict(run) for run in found])
     if found:
         _print(found)

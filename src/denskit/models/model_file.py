@@ -28,6 +28,7 @@ from denskit.zoo import file_of
 FORMAT_VERSION = 1
 IN_RUNS = "model.safetensors"  # name of the model file in a run folder
 _KEY = "denskit"
+_OF_RUNS = ("model", "data", "task", "training")  # sections of a run's settings
 
 Model = ForceField | str | os.PathLike[str]  # a force field, a run folder, a model file, or a shipped model
 
@@ -95,7 +96,9 @@ def read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
     with naming(path, "has a Denskit header that cannot be read; the file is damaged"):
         header: dict[str, Any] = json.loads(metadata[_KEY])
         version = int(header["format_version"])
-        complete = isinstance(header["model"], dict) and {"heads", "scaling", "metadata"} <= header.keys()
+        complete = all(isinstance(header.get(name), dict) for name in ("model", "heads", "scaling", "metadata"))
+        run = header["metadata"].get("run", {}) if complete else {}
+        complete = complete and isinstance(run, dict) and all(isinstance(run.get(name, {}), dict) for name in _OF_RUNS)
         check_extent(header, len(metadata[_KEY]), path)
     if version > FORMAT_VERSION:
         raise ValueError(

@@ -88,17 +88,23 @@ class WorkFolder:
     def cut(self, appended: Iterable[Path], sizes: Mapping[str, int]) -> None:
         """Cut files back to ``sizes`` (bytes, by name), and remove those of ``appended`` that have no size.
 
-        Raises ValueError for a file that is shorter than its size, or gone.
+        Raises ValueError for a file that is shorter than its size, or gone, and for a link: the folder may be
+        somebody else's, and would name any file.
         """
-        for path in appended:
-            if path.name not in sizes:
+        present = {path.name: path for path in appended}
+        for name, path in present.items():
+            if path.is_symlink():
+                raise ValueError(f"{path} is a link to {path.readlink()}; put the file itself there")
+            if name not in sizes:
                 path.unlink()
         for name, size in sizes.items():
-            path = self.path / name
-            found = path.stat().st_size if path.is_file() else 0
+            found = present[name].stat().st_size if name in present else 0
             if found < size:
-                raise ValueError(f"{path} has {found} bytes, but had {size} when the state was saved; bring it back")
-            os.truncate(path, size)
+                raise ValueError(
+                    f"{self.path / name} has {found} bytes, but had {size} when the state was saved; bring it back"
+                )
+            if name in present:
+                os.truncate(present[name], size)
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:

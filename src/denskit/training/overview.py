@@ -14,6 +14,7 @@ import numpy as np
 
 from denskit.files import locked
 from denskit.models.model_file import read_header
+from denskit.reading.budget import naming
 from denskit.reading.documents import read_json, read_yaml
 from denskit.runtime.run_state import STEP, RunState, lines_of, progress_of, state_of
 from denskit.training.run_folder import FRAMES, RunFolder
@@ -36,12 +37,14 @@ class Overview:
 
 
 def overview_of(path: str | os.PathLike[str]) -> Overview:
-    """The overview of a run.  Raises FileNotFoundError where the folder holds none."""
+    """The overview of a run.  Raises FileNotFoundError where the folder holds none, ValueError for a damaged one."""
     folder = run_folder(path)
-    config: dict[str, Any] = read_yaml(folder.config)
+    with naming(folder.config, "does not say what is trained; it is damaged"):
+        config: dict[str, Any] = read_yaml(folder.config)
+        model, task, data = config["model"]["name"], config["task"]["name"], _data(config["data"])
     step, steps = progress_of(folder.path)
     return Overview(
-        path=folder.path, model=config["model"]["name"], task=config["task"]["name"], data=_data(config["data"]),
+        path=folder.path, model=model, task=task, data=data,
         state=state_of(folder.path), step=step, steps=steps, validation=_validation(folder),
         test=errors_of(folder).get("test", {}),
         changed=(folder.log if folder.log.is_file() else folder.config).stat().st_mtime,

@@ -15,6 +15,7 @@ import numpy as np
 from denskit.analysis.report.page import Part, Picture, Section, paragraph, table
 from denskit.analysis.scenes import MOST_ATOMS, MOST_FRAMES, Frame, Scene, cell_of
 from denskit.analysis.simulation_plots import dynamics_figure, relaxation_figure
+from denskit.reading.budget import naming
 from denskit.reading.documents import read_json
 from denskit.runtime.progress import counted
 from denskit.settings import Settings, dotted, fields_of
@@ -43,11 +44,14 @@ def dynamics(path: Path) -> list[Section]:
     """Outcome, temperature and energy, trajectories."""
     parts: list[Part] = []
     if (path / SUMMARY).is_file():
-        summary = read_json(path / SUMMARY)
-        parts.append(paragraph(_dynamics_in_words(summary) + models_in_words(summary)))
-    replicas = _statistics(path / STATISTICS)
+        with naming(path / SUMMARY, "is no summary of a simulation; it is damaged"):
+            summary = read_json(path / SUMMARY)
+            parts.append(paragraph(_dynamics_in_words(summary) + models_in_words(summary)))
+    with naming(path / STATISTICS, "holds no statistics of a simulation; it is damaged"):
+        replicas = _statistics(path / STATISTICS)
+        means = _means_in_words(replicas) if replicas else ""
     if replicas:
-        parts.append(paragraph(_means_in_words(replicas)))
+        parts.append(paragraph(means))
         caption = "Temperature, potential energy and, at constant pressure, volume of each replica."
         parts.append(Picture("simulation", dynamics_figure(replicas), caption))
     trajectories = sorted(path.glob("trajectory_*.extxyz"))

@@ -65,6 +65,8 @@ def check_lines(path: Path) -> None:
                 raise ValueError(
                     "it begins with a byte order mark (BOM), as some editors write; save it as plain UTF-8"
                 )
+            if not first.strip().isdigit():
+                raise ValueError(f"frame {index}, counted from 0, begins with a line that is no number of atoms")
             for line in range(int(first) + 1):
                 if not file.next():
                     raise ValueError(f"frame {index}, counted from 0, ends after {line + 1} lines of {int(first) + 2}")

@@ -69,7 +69,8 @@ class Restart:
         with naming(path, "is no restart file of this Denskit"):
             settings = DynamicsSettings.model_validate(notes["settings"])
             failures = tuple(Failure(**failure) for failure in notes["failures"])
-            return cls(state=state, settings=settings, origin=notes["origin"], failures=failures, files=notes["files"])
+            files = {str(name): int(size) for name, size in notes["files"].items()}
+            return cls(state=state, settings=settings, origin=notes["origin"], failures=failures, files=files)
 
     @property
     def record(self) -> dict[str, Any]:
