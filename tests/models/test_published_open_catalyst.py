@@ -17,6 +17,7 @@ from denskit.batch import Batch, System
 from denskit.cli import app
 from denskit.data.base import collate
 from denskit.models.importing import OC20_ELEMENTS, import_checkpoint
+from denskit.models.config import PackedModelConfig
 from denskit.models.model_file import load_model
 from denskit.models.published_checkpoint import read_checkpoint
 
@@ -134,6 +135,30 @@ def test_layouts_of_all_versions_give_the_same_model(reference_dir: Path, tmp_pa
         actual = predicted(saved(tmp_path / f"{name}.pt", content))
         for key, value in expected.items():
             assert torch.equal(actual[key], value), f"{name}: {key}"
+
+
+def test_averages_of_other_data_are_taken_over(reference_dir: Path, tmp_path: Path, case: str) -> None:
+    """Configurations for crystals divide by 1 instead of OC20's number of atoms, and by their own degree."""
+    state, model = published(reference_dir, case)
+    if "avg_num_nodes" in model or not case.startswith("v2"):
+        pytest.skip("for EquiformerV2 with OC20's averages")
+    usual = predicted(saved(tmp_path / "oc20.pt", checkpoint(state, model)))["energy"]
+    for own, factor in (({"avg_num_nodes": 38.906585}, 2.0), ({"avg_num_nodes": None, "avg_degree": None}, 1.0)):
+        found = predicted(saved(tmp_path / "own.pt", checkpoint(state, {**model, **own})))["energy"]
+        mean = NORMALIZERS["energy"]["mean"]
+        torch.testing.assert_close(found - mean, factor * (usual - mean), rtol=1e-5, atol=1e-6)
+    own = import_checkpoint(saved(tmp_path / "own.pt", checkpoint(state, {**model, "avg_degree": 61.9}))).config
+    assert isinstance(own, PackedModelConfig) and own.average_degree == 61.9
+
+
+def test_a_head_of_stress_is_left_out(reference_dir: Path, tmp_path: Path, case: str) -> None:
+    state, model = published(reference_dir, case)
+    if not case.startswith("v2"):
+        pytest.skip("fairchem's EquiformerV2")
+    more = state | {"output_heads.stress.block.irrep2_MLP.0.weight": torch.zeros(2, 2)}
+    with pytest.warns(UserWarning, match="head for the stress is left out"):
+        found = predicted(saved(tmp_path / "stress.pt", checkpoint(more, model)))
+    torch.testing.assert_close(found["energy"], predicted(saved(tmp_path / "a.pt", checkpoint(state, model)))["energy"])
 
 
 def test_the_running_average_is_what_counts(reference_dir: Path, tmp_path: Path, case: str) -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from denskit.models.published_checkpoint import Converted
+from denskit.runtime.warning import warn
 
 Renaming = tuple[tuple[str, str], ...]  # (pattern, ours), applied one after the other to a published name
 
@@ -43,6 +44,18 @@ BUFFERS = re.compile(  # without weights
     r"(^|\.)(SO3_\w+\..*|so3_(?!linear)\w+\..*|mappingReduced\..*|coefficient_index|expand_index|balance_degree_weight"
     r"|energy_lin_ref|Jd_\d)$"
 )
+_STRESS = re.compile(r"sphharm_norm|xedge_layer_norm|block\.(scalar|irrep2)_MLP")  # the head that is not equivariant
+
+
+def without_stress_head(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The state dict without fairchem's head for the stress, of which it warns."""
+    left = {name: tensor for name, tensor in state.items() if not _STRESS.search(name)}
+    if len(left) < len(state):
+        warn(
+            "the checkpoint's head for the stress is left out: its linear layer with a bias and SiLU act on components "
+            "of degree 2, so its stress does not turn with the crystal; train with model.stress=strain"
+        )
+    return left
 
 
 def rename(

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from denskit.models.equiformer_v2.config import EquiformerV2Config
-from denskit.models.packed_published import rename
+from denskit.models.packed_published import rename, without_stress_head
 from denskit.models.published_checkpoint import Converted, Importer, from_settings
 
 NORMS = {"layer_norm": "layer_norm", "layer_norm_sh": "separable_layer_norm", "rms_norm_sh": "rms_norm"}
@@ -30,8 +30,8 @@ _LAYERS = (
 
 
 def convert_equiformer_v2(state: Mapping[str, Tensor], config: EquiformerV2Config) -> Converted:
-    """A published EquiformerV2 state dict as ours: see :class:`Importer`."""
-    return rename(state, "EquiformerV2", _HEADS, _LAYERS, bias_on_all=True)
+    """A published EquiformerV2 state dict as ours (see :class:`Importer`), without the stress' head."""
+    return rename(without_stress_head(state), "EquiformerV2", _HEADS, _LAYERS, bias_on_all=True)
 
 
 def config_of_equiformer_v2(model: Mapping[str, Any]) -> EquiformerV2Config:
@@ -46,6 +46,7 @@ def config_of_equiformer_v2(model: Mapping[str, Any]) -> EquiformerV2Config:
     grid_mlp = model.get("use_grid_mlp", False)
     if gate and grid_mlp and not separable:
         raise ValueError("the checkpoint has gates, a grid MLP and no separable S2 activation; Denskit has none such")
+    averages = {"average_atoms": model.get("avg_num_nodes"), "average_degree": model.get("avg_degree")}
     pairs = "none"
     if model.get("use_atom_edge_embedding", True):
         pairs = "shared" if model.get("share_atom_edge_embedding", False) else "own"
@@ -76,6 +77,7 @@ def config_of_equiformer_v2(model: Mapping[str, Any]) -> EquiformerV2Config:
         attention_dropout=model.get("alpha_drop", 0.1),
         projection_dropout=model.get("proj_drop", 0.0),
         stochastic_depth=model.get("drop_path_rate", 0.05),
+        **{name: value for name, value in averages.items() if value},  # published: else those of OC20
     )
 
 

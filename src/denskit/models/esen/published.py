@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
 
 from denskit.models.esen.config import ESENConfig
-from denskit.models.packed_published import rename
+from denskit.models.packed_published import rename, without_stress_head
 from denskit.models.published_checkpoint import Converted, Importer, from_settings
-from denskit.runtime.warning import warn
 
 _HEADS = (
     (r"^energy_block\.", "heads.energy.mlp."),
@@ -24,18 +22,11 @@ _LAYERS = (
     (r"\.grid_mlp\.2\.", ".inner."),
     (r"\.grid_mlp\.4\.", ".last."),
 )
-_STRESS = re.compile(r"sphharm_norm|xedge_layer_norm|block\.(scalar|irrep2)_MLP")  # the head that is not equivariant
 
 
 def convert_esen(state: Mapping[str, Tensor], config: ESENConfig) -> Converted:
-    """A published eSEN state dict as ours (see :class:`Importer`), without the stress' head, of which it warns."""
-    left = {name: tensor for name, tensor in state.items() if not _STRESS.search(name)}
-    if len(left) < len(state):
-        warn(
-            "the checkpoint's head for the stress is left out: its linear layer with a bias and SiLU act on components "
-            "of degree 2, so its stress does not turn with the crystal; train with model.stress=strain"
-        )
-    out, heads = rename(left, "eSEN", _HEADS, _LAYERS, bias_on_all=True)
+    """A published eSEN state dict as ours (see :class:`Importer`), without the stress' head."""
+    out, heads = rename(without_stress_head(state), "eSEN", _HEADS, _LAYERS, bias_on_all=True)
     for head in ("forces", "noise"):  # published: one matrix for each degree and a bias, of which only degree 1 acts
         if f"heads.{head}.linear.weight" in out:
             out[f"heads.{head}.linear.weight"] = out[f"heads.{head}.linear.weight"][1]
