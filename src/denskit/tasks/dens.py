@@ -26,7 +26,7 @@ FOR_CRYSTALS = {
     "sigma": 0.025, "corruption_ratio": 0.5, "coefficient": 1.0, "max_force": 2.5, "max_corrupted_share": 0.75
 }  # fmt: skip
 
-# for at most a hundred structures of molecules that are trained to the end, instead of the paper's 5
+# for fewer than a hundred structures of molecules that are trained to the end, instead of the paper's 5
 FOR_FEW_MOLECULES = {"coefficient": 20.0}
 
 

@@ -30,7 +30,7 @@ SAMPLE = 64  # training structures that are measured
 SHARE = 0.045  # of the median distance to the nearest atom: 0.05 Å for organic molecules, as published for MD17
 MOLECULAR = 1.3  # Å: most atoms of molecules with hydrogen have a neighbour nearer than this
 RANGE = (0.025, 0.15)  # Å, smallest and largest sigma of the paper
-FEW_STRUCTURES = 100  # 25 and 50 structures of molecules, and 100 of ethanol, were measured
+FEW_STRUCTURES = 100  # 25 and 50 structures of molecules were measured
 PAYING_EPOCHS = 600  # 50 and 100 structures of ethanol: trained for so long, the gain of DeNS is clear
 MEASURED_RATE = 1e-3  # learning rate of the studies in which DeNS was seen to pay
 _LISTED = 5  # structures that an error names
@@ -135,7 +135,7 @@ def fit_dens_to_few_molecules(config: RunConfig, source: Source) -> tuple[RunCon
         return config, []
     if (task.loss, config.model.name, config.model.forces) != ("published", "equiformer", "gradient"):
         return config, []
-    if size > FEW_STRUCTURES or training.lr < MEASURED_RATE or training.init_from is not None:
+    if size >= FEW_STRUCTURES or training.lr < MEASURED_RATE or training.init_from is not None:
         return config, []
     per_epoch = steps_per_epoch(size, training.batch_size, training.drop_last)
     epochs = Schedule(training, per_epoch).total_steps / per_epoch
