@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from denskit.batch import Batch, System
 from denskit.cli import app
 from denskit.data.base import collate
-from denskit.models.importing import OC20_ELEMENTS, import_checkpoint
 from denskit.models.config import PackedModelConfig
+from denskit.models.importing import OC20_ELEMENTS, import_checkpoint
 from denskit.models.model_file import load_model
 from denskit.models.published_checkpoint import read_checkpoint
 
