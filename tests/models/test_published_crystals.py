@@ -119,6 +119,20 @@ def test_direct_stresses_have_a_unit_of_their_own(reference_dir: Path, tmp_path:
     assert float(plain.scaling.stress_scale) == 1.0, "published predictions without a normaliser stay as they are"
 
 
+def test_equal_units_may_differ_in_their_rounding(reference_dir: Path, tmp_path: Path) -> None:
+    case = load(reference_dir, "v3_grad_L3M2")
+    rounded = float(torch.tensor(RMSD, dtype=torch.float32))
+    assert rounded != RMSD
+    import_checkpoint(_file(tmp_path / "a.pt", case, {"energy": rounded, "forces": RMSD, "stress": RMSD}))
+
+
+@pytest.mark.parametrize("wrong", [-1.0, 0.0, float("nan")])
+def test_a_normaliser_that_is_no_unit_is_named(reference_dir: Path, tmp_path: Path, wrong: float) -> None:
+    path = _file(tmp_path / "a.pt", load(reference_dir, "v3_grad_L3M2"), {"energy": RMSD, "forces": wrong})
+    with pytest.raises(ValueError, match="the normaliser of forces has the mean 0 and the deviation"):
+        import_checkpoint(path)
+
+
 @pytest.mark.parametrize("name", ["v3_grad_L3M2", "esen_grad_L3M2"])
 @pytest.mark.parametrize("other", ["forces", "stress"])
 def test_derivatives_in_another_unit_than_the_energy_are_refused(

@@ -10,6 +10,7 @@ from ase.calculators.singlepoint import SinglePointCalculator
 
 from denskit.models.model_file import load_model
 from denskit.simulation.calculator import DenskitCalculator
+from denskit.training import fine_tuning
 from denskit.training.load_config import load_config
 from denskit.training.run import train
 from training.strained import crystals
@@ -68,13 +69,29 @@ def test_the_energy_head_may_start_fresh(preset: str, data: Path, tmp_path: Path
     of_head = [value for name, value in moved.items() if name.startswith("heads.energy.") and name.endswith("weight")]
     assert of_head and min(of_head) > 1e-2, "random numbers"
     assert max(value for name, value in moved.items() if not name.startswith("heads.")) < 1e-5
-    assert "; fresh by training.fresh_heads: heads.energy (" in (tuned / "train.log").read_text()
+    log = (tuned / "train.log").read_text()
+    assert "; fresh by training.fresh_heads: heads.energy (" in log
+    assert "level of theory" not in log and "labels minus predictions" not in log, "a random head tells nothing"
     with pytest.raises(ValueError, match=r"no head 'charge'; this model has energy"):
         _train(preset, data, tmp_path / "none", *settings, "training.fresh_heads=[charge]")
     with pytest.raises(ValueError, match="has untrained weights"):
         _train(
             preset, data, tmp_path / "f", *settings, "training.fresh_heads=[energy]", "training.frozen=[heads.energy]"
         )
+
+
+def test_a_fresh_energy_head_moves_no_references(
+    preset: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However far its random energies are from the labels."""
+    monkeypatch.setattr(fine_tuning, "ELSEWHERE", 0.0)
+    direct = _train(preset, data, tmp_path / "direct", *DIRECT)
+    settings = [f"training.init_from={direct}", "training.lr=1e-6", "training.warmup=0", "model.stress=strain"]
+    before = load_model(direct).scaling.to_dict()["references"]
+    tuned = _train(preset, data, tmp_path / "fresh", *settings, "training.fresh_heads=[energy]")
+    assert load_model(tuned).scaling.to_dict()["references"] == before
+    kept = _train(preset, data, tmp_path / "kept", *settings)
+    assert load_model(kept).scaling.to_dict()["references"] != before, "with the trained head they would be corrected"
 
 
 def test_what_direct_forces_learned_is_replayed_for_gradient_forces(preset: str, data: Path, tmp_path: Path) -> None:

@@ -62,8 +62,8 @@ def box_of(positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray, cutoff: flo
     largest = np.linalg.norm(box, axis=1).max()
     if largest > LARGEST * cutoff:
         raise ValueError(
-            f"{name}: its atoms have flown apart, or its cell is huge: {largest:.4g} Å where {LARGEST:.0f} cutoffs of "
-            f"{cutoff} Å are the limit. Check positions, cell and their unit."
+            f"{name}: its atoms have flown apart, or its cell is huge: {largest:.4g} Å where {LARGEST * cutoff:.4g} Å "
+            f"({LARGEST:.0f} times the radius of the search) are the limit. Check positions, cell and their unit."
         )
     inverse = np.linalg.inv(box)
     scaled, moved = positions @ inverse, None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -104,16 +105,20 @@ def scaling_of(checkpoint: PublishedCheckpoint, config: ModelConfig) -> Scaling:
 
     Raises:
         ValueError: The stress has a mean, or forces or stress of a model with gradient forces are in another unit than
-            the energy that they are derivatives of.
+            the energy that they are derivatives of; or a normaliser is no finite number, or not above zero.
     """
     assert checkpoint.normalizers is not None, "checked by import_checkpoint"
     (mean, energy), (_, forces), (stress_mean, stress) = (
         checkpoint.normalizers.get(name, (0.0, 1.0)) for name in ("energy", "forces", "stress")
     )
+    for name, (average, deviation) in checkpoint.normalizers.items():
+        if not (math.isfinite(average) and 0 < deviation < math.inf):
+            raise ValueError(f"the normaliser of {name} has the mean {average:g} and the deviation {deviation:g}")
     has_stress = config.stress != "none"
     if has_stress and stress_mean != 0:
         raise ValueError(f"the stress' normaliser has the mean {stress_mean}; only 0 is meaningful")
-    if config.forces == "gradient" and not energy == forces == (stress if has_stress else energy):
+    same = [math.isclose(other, energy, rel_tol=1e-6) for other in (forces, stress)[: 1 + has_stress]]
+    if config.forces == "gradient" and not all(same):
         told = f", of stresses by {stress:g}" if has_stress else ""
         raise ValueError(
             f"its normalisers divide energies by {energy:g}, forces by {forces:g}{told}; with gradient forces they "

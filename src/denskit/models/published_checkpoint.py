@@ -127,8 +127,10 @@ def _without_prefix(name: str) -> str:
     return re.sub(r"^((module|_orig_mod)\.)*(backbone\.|output_heads\.\w+\.)?", "", name)
 
 
-def _averaged(state: Mapping[str, Tensor], average: list[Tensor]) -> dict[str, Tensor]:
+def _averaged(state: Mapping[str, Tensor], average: Any) -> dict[str, Tensor]:
     """The running average, a list without names in the order of the trained parameters, by name."""
+    if not isinstance(average, list):
+        raise ValueError("the running average (ema) is no list of tensors, as OCP and fairchem up to version 1 have it")
     names = [name for name in state if not _UNTRAINED.search(name)]
     shapes = [tuple(state[name].shape) for name in names]
     if shapes != [tuple(tensor.shape) for tensor in average]:

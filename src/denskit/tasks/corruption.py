@@ -41,8 +41,7 @@ class DenoisingConfig(LossConfig):
     """Standard deviation of the noise in each direction, in Å: a number, or a table by element, {H: 0.06, C: 0.03};
     "auto": a number from the distances between training atoms; "auto_by_element": a table from their forces, too."""
     coefficient: float = Field(default=5.0, ge=0)
-    """Weight of the noise term (the paper's lambda_DeNS).  Where it is not given, a training with DeNS takes 20 for few
-    molecules trained to the end and 1 for crystals, and says so."""
+    """Weight of the noise term (the paper's lambda_DeNS)."""
     coefficient_decay: Literal["linear", "none"] = "linear"
     """Whether the weight of the noise term falls linearly to 0 over the training, or stays."""
 

@@ -26,9 +26,6 @@ FOR_CRYSTALS = {
     "sigma": 0.025, "corruption_ratio": 0.5, "coefficient": 1.0, "max_force": 2.5, "max_corrupted_share": 0.75
 }  # fmt: skip
 
-# for fewer than a hundred structures of molecules that are trained to the end, instead of the paper's 5
-FOR_FEW_MOLECULES = {"coefficient": 20.0}
-
 
 class DeNSConfig(DenoisingConfig):
     """Settings of :class:`DeNS`.  The defaults are the paper's for MD17."""

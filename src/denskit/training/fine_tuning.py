@@ -6,6 +6,7 @@ elements that it knows, unless the settings ask for others.  Fits are to the res
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -78,7 +79,8 @@ def fine_tuned(
     constants.take(references, found, training.scale)
     rare = {place for z in new for place in found.holders(z, HOLDERS).tolist()}
     constants.predict(force_field, measured, FITTED if new or references == "fit" else COMPARED, rare, config)
-    if references == "trained" and constants.are_elsewhere(new):
+    fresh_energies = "energy" in training.fresh_heads  # of which neither labels nor earlier energies tell anything
+    if references == "trained" and not fresh_energies and constants.are_elsewhere(new):
         references = "fit"
         constants.predict(force_field, measured, FITTED, rare, config)
         messages.append(
@@ -91,9 +93,9 @@ def fine_tuned(
     of_one = scaling.energy_shift and references == "mean"  # measured on these structures alone
     if of_one or (composition is not None and found.composition == composition):
         scaling.composition = found.composition
-    if "energy" not in training.fresh_heads:  # else energies of earlier structures mean nothing yet
+    if not fresh_energies:
         messages += _moved(trained.scaling.to_dict(), scaling.to_dict(), origin)
-    messages += constants.compare(new, references)
+        messages += constants.compare(new, references)
     return force_field, [*messages, describe(scaling, references if isinstance(references, str) else "given")]
 
 
@@ -108,7 +110,7 @@ def _check_units(config: RunConfig, scaling: Scaling, origin: str) -> None:
             f"weights of training.init_from={origin} are only right in units of {energy:g} eV and {force:g} eV/Å; set "
             "training.scale=trained"
         )
-    if config.model.forces == "gradient" and energy != force:
+    if config.model.forces == "gradient" and not math.isclose(energy, force, rel_tol=1e-6):
         raise ValueError(
             f"training.init_from={origin} has forces of a head, in units of {force:g} eV/Å, and energies in units of "
             f"{energy:g} eV; model.forces=gradient needs one unit for both. Set model.forces=direct"

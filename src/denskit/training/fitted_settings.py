@@ -19,10 +19,8 @@ from denskit.models.config import MEASURED, ModelConfig
 from denskit.models.model_file import read_header
 from denskit.runtime.progress import counted
 from denskit.settings import problems_in
-from denskit.tasks import FOR_CRYSTALS, FOR_FEW_MOLECULES, DenoisingConfig, DeNSConfig
-from denskit.training.loader import steps_per_epoch
+from denskit.tasks import FOR_CRYSTALS, DenoisingConfig, DeNSConfig
 from denskit.training.run_folder import model_file
-from denskit.training.schedule import Schedule
 from denskit.training.settings import RunConfig, SizeRow
 from denskit.training.starting_model import SAMPLE as LABELLED  # structures whose labels are read
 
@@ -30,9 +28,6 @@ SAMPLE = 64  # training structures that are measured
 SHARE = 0.045  # of the median distance to the nearest atom: 0.05 Å for organic molecules, as published for MD17
 MOLECULAR = 1.3  # Å: most atoms of molecules with hydrogen have a neighbour nearer than this
 RANGE = (0.025, 0.15)  # Å, smallest and largest sigma of the paper
-FEW_STRUCTURES = 100  # 25 and 50 structures of molecules were measured
-PAYING_EPOCHS = 600  # 50 and 100 structures of ethanol: trained for so long, the gain of DeNS is clear
-MEASURED_RATE = 1e-3  # learning rate of the studies in which DeNS was seen to pay
 _LISTED = 5  # structures that an error names
 _UNITS = {"average_degree": "neighbours an atom", "average_atoms": "atoms a structure"}
 
@@ -123,29 +118,6 @@ def fit_dens_to_crystals(config: RunConfig, source: Source) -> tuple[RunConfig, 
     listed = " ".join(f"task.{name}={value:g}" for name, value in chosen.items())
     message = f"most training structures are crystals, so DeNS takes {listed} (docs/crystals.md)"
     return config.model_copy(update={"task": task.model_copy(update=chosen)}), [message]
-
-
-def fit_dens_to_few_molecules(config: RunConfig, source: Source) -> tuple[RunConfig, list[str]]:
-    """The run, whose length is known, with the weight of the noise for few molecules trained to the end; a message.
-
-    ``FOR_FEW_MOLECULES`` replaces the default where it was measured to be better; a given weight stays.
-    """
-    task, training, size = config.task, config.training, len(source)
-    if not isinstance(task, DeNSConfig) or not FOR_FEW_MOLECULES.keys() - task.model_fields_set:
-        return config, []
-    if (task.loss, config.model.name, config.model.forces) != ("published", "equiformer", "gradient"):
-        return config, []
-    if size >= FEW_STRUCTURES or training.lr < MEASURED_RATE or training.init_from is not None:
-        return config, []
-    per_epoch = steps_per_epoch(size, training.batch_size, training.drop_last)
-    epochs = Schedule(training, per_epoch).total_steps / per_epoch
-    if epochs < PAYING_EPOCHS or any(system.pbc.any() for system in evenly(source, SAMPLE)):
-        return config, []
-    listed = " ".join(f"task.{name}={value:g}" for name, value in FOR_FEW_MOLECULES.items())
-    message = (
-        f"{epochs:,.0f} epochs of {counted(size, 'structure')} of molecules, so DeNS takes {listed} (docs/dens.md)"
-    )
-    return config.model_copy(update={"task": task.model_copy(update=FOR_FEW_MOLECULES)}), [message]
 
 
 def _largest_force(system: System) -> float:

@@ -27,13 +27,7 @@ from denskit.training.checkpoint import Checkpoint
 from denskit.training.checks import PlannedTraining
 from denskit.training.cost import TRIAL_STEPS, Cost, time_steps, trial_seconds
 from denskit.training.fitted_loss import fit_loss_to_energies
-from denskit.training.fitted_settings import (
-    fit_dens_to_crystals,
-    fit_dens_to_few_molecules,
-    fit_model_to_data,
-    fit_sigma_to_data,
-    rows_for,
-)
+from denskit.training.fitted_settings import fit_dens_to_crystals, fit_model_to_data, fit_sigma_to_data, rows_for
 from denskit.training.loader import steps_per_epoch
 from denskit.training.replay import old_structures
 from denskit.training.seen import seen_before
@@ -78,12 +72,10 @@ def forecasts_of(config: RunConfig, times: Sequence[int] = (1,), say: Say | None
         memory = peak_memory(group.device) + (number - 1) * held
         cost = replace(cost, valid=number * cost.valid, test=number * cost.test, memory=memory)
         said += seen_before(fitted, data.splits, data.judged)
-        timed = fitted
-        if fitted.training.budget is not None:
-            timed = lasting(fitted, {"max_steps": cost.steps_of(fitted.training)})
-        weighed, said = _weighed(timed, said, larger)
-        fitted = fitted.model_copy(update={"task": weighed.task})
-        planned = PlannedTraining(fitted, cost.schedule(timed.training), larger.train, cost.valid)
+        training = fitted.training
+        if training.budget is not None:
+            training = lasting(fitted, {"max_steps": cost.steps_of(training)}).training
+        planned = PlannedTraining(fitted, cost.schedule(training), larger.train, cost.valid)
         found.append(Forecast(planned, cost, group.count, said))
     return found
 
@@ -127,19 +119,12 @@ def settled(
         config, said = _as_begun(config, data, checkpoint)
         return (config, said) if budget is None else _of_the_same_length(config, said, checkpoint)
     if budget is None:
-        return _weighed(*_fitted(config, data), data)
+        return _fitted(config, data)
     config, cost, said = _sized(config, data, group, say)
     steps = cost.steps_of(config.training)
     epochs = steps // steps_per_epoch(cost.train, config.training.batch_size, config.training.drop_last)
     length = f"{counted(steps, 'step')} ({counted(epochs, 'epoch')}), at {1000 * cost.step:.0f} ms a step"
-    said = [*said, f"training.budget={budget}: {length}"]
-    return _weighed(lasting(config, {"max_steps": steps}), said, data)
-
-
-def _weighed(config: RunConfig, said: list[str], data: LoadedData) -> tuple[RunConfig, list[str]]:
-    """The run, whose length is known, with the weight of the noise that its data and its length decide; messages."""
-    config, weighed = fit_dens_to_few_molecules(config, data.train)
-    return config, said + weighed
+    return lasting(config, {"max_steps": steps}), [*said, f"training.budget={budget}: {length}"]
 
 
 def _as_begun(config: RunConfig, data: LoadedData, checkpoint: Checkpoint) -> tuple[RunConfig, list[str]]:

@@ -16,10 +16,10 @@ from denskit.evaluation.study.config import FRAMES, LR, StudyConfig, StudyRun, c
 from denskit.evaluation.study.running import MAY_CHANGE, StudyFolder
 from denskit.tasks import DeNSConfig, EnergyForcesConfig
 from denskit.training import checks
-from denskit.training.checks import COMPARE, FEW_EPOCHS, SAMPLE, PlannedTraining
+from denskit.training.checks import COMPARE, FEW_EPOCHS, MEASURED_RATE, PAYING_EPOCHS, SAMPLE, PlannedTraining
 from denskit.training.cost import Cost
 from denskit.training.fitted_loss import fit_loss_to_energies
-from denskit.training.fitted_settings import MEASURED_RATE, PAYING_EPOCHS, fit_dens_to_crystals, fit_sigma_to_data
+from denskit.training.fitted_settings import fit_dens_to_crystals, fit_sigma_to_data
 from denskit.training.loader import steps_per_epoch
 from denskit.training.schedule import Schedule
 

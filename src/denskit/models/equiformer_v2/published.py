@@ -46,6 +46,9 @@ def config_of_equiformer_v2(model: Mapping[str, Any]) -> EquiformerV2Config:
     grid_mlp = model.get("use_grid_mlp", False)
     if gate and grid_mlp and not separable:
         raise ValueError("the checkpoint has gates, a grid MLP and no separable S2 activation; Denskit has none such")
+    norm = model.get("norm_type", "rms_norm_sh")
+    if norm not in NORMS:
+        raise ValueError(f"the checkpoint has norm_type={norm}; Denskit has {', '.join(NORMS)}")
     averages = {"average_atoms": model.get("avg_num_nodes"), "average_degree": model.get("avg_degree")}
     pairs = "none"
     if model.get("use_atom_edge_embedding", True):
@@ -68,7 +71,7 @@ def config_of_equiformer_v2(model: Mapping[str, Any]) -> EquiformerV2Config:
         ffn_channels=model["ffn_hidden_channels"],
         edge_channels=model["edge_channels"],
         atom_pairs=pairs,  # type: ignore[arg-type]
-        norm=NORMS[model.get("norm_type", "rms_norm_sh")],  # type: ignore[arg-type]
+        norm=NORMS[norm],  # type: ignore[arg-type]
         activation="gate" if gate else ("separable_s2" if separable else "s2"),
         grid_mlp=grid_mlp,
         grid_resolution=model["grid_resolution"],

@@ -66,6 +66,8 @@ def config_of_equiformer_v3(model: Mapping[str, Any]) -> EquiformerV3Config:
             f"the checkpoint has attn_activation={activation} and ffn_activation={other}; "
             f"Denskit has {', '.join(ACTIVATIONS)}, the same for both"
         )
+    if model["norm_type"] not in NORMS:
+        raise ValueError(f"the checkpoint has norm_type={model['norm_type']}; Denskit has {', '.join(NORMS)}")
     direct = model.get("direct_prediction", True)
     return EquiformerV3Config(
         cutoff=model["max_radius"],
