@@ -21,6 +21,7 @@ import typer
 import denskit
 from denskit.cli import app
 from denskit.cli.output import with_common_options
+from denskit.evaluation.study.config import load_study, runs_of
 from denskit.training.load_config import load_config
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -31,6 +32,7 @@ FENCED = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^(?: {4})?(?:exec )?(?:torchrun .* -m )?denskit (.+)$", re.MULTILINE)
 SHELL = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SETTINGS = re.compile(r"^\| [^|]+ \| `([\w.]+=[^`]+)` \|$", re.MULTILINE)  # rows of tables: what one wants, what to say
+STUDY = re.compile(r"^```yaml\n((?:(?!```).*\n)*?variants:(?:(?!```).*\n)*)```$", re.MULTILINE)
 LINK = re.compile(r"\[[^\]]*\]\((?!https?:|mailto:|#|gallery/index.rst)([^)#\s]+)")  # the build makes the gallery
 
 
@@ -101,6 +103,17 @@ def test_documented_trainings_are_valid_configurations() -> None:
     assert len(shipped) >= 5
     for preset, *overrides in shipped:
         load_config(preset, [word for word in overrides if "=" in word])
+
+
+def test_documented_studies_are_study_files(tmp_path: Path) -> None:
+    texts = [text for page in PAGES for text in STUDY.findall(page.read_text("utf-8"))]
+    assert len(texts) >= 4
+    for text in texts:
+        (tmp_path / "own.yaml").write_text(text, encoding="utf-8")
+        study = load_study(tmp_path / "own.yaml")
+        assert (study.title == "own") == ("title:" not in text)
+        for run in runs_of(study):
+            run.config()  # raises for an unknown setting
 
 
 def test_documented_settings_are_valid() -> None:

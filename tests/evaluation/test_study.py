@@ -250,6 +250,10 @@ class TestFiles:
         file = tmp_path / "study.yaml"
         file.write_text("title: t\nvariants: {plain: , DeNS: {task: dens}}\n")
         assert load_study(file).variants == {"plain": {}, "DeNS": {"task": "dens"}}
+        (untitled := tmp_path / "ethanol.yaml").write_text("variants: {plain: {}}\n")
+        assert load_study(untitled).title == "ethanol"
+        write_study(load_study(untitled), file)
+        assert load_study(file).title == "ethanol", "of its folder, too"
         file.write_text("title: t\nvariant: {plain: {}}\n")
         with pytest.raises(ValueError, match="variant: no such setting; did you mean variants"):
             load_study(file)

@@ -63,7 +63,7 @@ class StudyConfig(Settings):
     """A study file (YAML)."""
 
     title: str
-    """One line, printed above the results."""
+    """One line, printed above the results; a file without it has its own name as title."""
     base: str = "equiformer"
     """Preset or YAML file that every run starts from."""
     settings: dict[str, Any] = Field(default={})
@@ -358,6 +358,8 @@ def load_study(name: str | Path) -> StudyConfig:
     else:
         raise ValueError(f"{name}: no study file (YAML) and no shipped study{nearest(str(name), study_names())}")
     values = parse_yaml(text, name)
+    if isinstance(values, dict):
+        values.setdefault("title", path.stem)
     try:
         return StudyConfig.model_validate(values)
     except ValidationError as error:
