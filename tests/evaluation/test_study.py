@@ -1362,6 +1362,8 @@ def test_the_best_is_that_of_equal_seeds() -> None:
     found = [_found("plain", 0, 10.0), _found("DeNS", 0, 11.0), _found("plain", 1, 30.0)]
     column = Column("test", FORCES)
     assert tabulate("t", found, ["plain", "DeNS"]).best(column) == set()
+    as_many = [found[0], _found("DeNS", 1, 11.0)]
+    assert tabulate("t", as_many, ["plain", "DeNS"]).best(column) == set(), "of other seeds"
     assert tabulate("t", found[:2], ["plain", "DeNS"]).best(column) == {("", "plain")}
     assert tabulate("t", found[:1], ["plain", "DeNS"]).best(column) == set(), "the other has not finished"
     assert tabulate("t", found[:2], ["plain", "DeNS", "failed"]).best(column) == {("", "plain")}
@@ -1420,7 +1422,7 @@ class TestTuned:
     def test_they_stand_in_all_tables(self) -> None:
         """Each cell below its title."""
         results = self.best()
-        table = as_rich(results)[0]
+        table = as_rich(results, 100)[0]
         assert isinstance(table, Table)
         cells = {str(column.header): list(column.cells) for column in table.columns}
         assert cells["variant"][-1] == "dens, best lr 0.1" and "18.5" in str(cells["forces (meV/Å)"][-1])
@@ -1512,5 +1514,5 @@ def test_names_may_have_any_signs() -> None:
     assert rf"{escaped} & 1 & \textbf{{1.0}}" in as_latex(results)
     assert r"a\|b" in as_markdown(results)
     console = Console(width=200, record=True, file=io.StringIO())
-    console.print(*as_rich(results))
+    console.print(*as_rich(results, 200))
     assert "DeNS [/p]" in console.export_text()

@@ -43,7 +43,8 @@ def compare(
             new_file(output_folder(output) / name, force=force)
     results = compare_runs(runs)
     give(title=results.title, warning=results.warning or None, runs=[asdict(run) for run in results.found])
-    Console().print(*as_rich(results), sep="\n")
+    console = Console()
+    console.print(*as_rich(results, console.width), sep="\n")
     if output is not None:
         written = [*write_tables(results, output), *plot_study_results(results, output)]
         typer.echo(f"Wrote {', '.join(path.name for path in written)} to {output}")

@@ -94,7 +94,8 @@ def train_and_report(
         committees=[{"runs": [run.name for run in one.runs], "errors": one.errors} for one in committees],
     )
     written = [*write_tables(results, folder.path), *plot_study_results(results, folder.path)]
-    Console().print(*as_rich(results), sep="\n")
+    console = Console()
+    console.print(*as_rich(results, console.width), sep="\n")
     for line in question.noise_recovered(study, folder):
         typer.echo(line)
     typer.echo(f"Wrote {', '.join(path.name for path in written)} to {folder.path}")

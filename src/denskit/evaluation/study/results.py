@@ -22,7 +22,7 @@ from denskit.evaluation.study.config import (
     by_test,
     describe,
 )
-from denskit.evaluation.study.statistics import Difference, Mean, difference, mean_of
+from denskit.evaluation.study.statistics import Difference, Mean, decimals, difference, mean_of
 
 ROUNDING = 1e-3  # meV, meV/Å, ...: smaller mean errors are those of float32, as of forces that symmetry makes zero
 _LARGER_IS_BETTER = ("stability_ps",)
@@ -74,6 +74,7 @@ class Row:
     differences: Mapping[Column, Difference]  # to the reference variant; empty for itself
     minutes: float
     parameters: int
+    seeds: Mapping[Column, frozenset[int]] = field(default_factory=dict)  # of the means; committees have none
     published: Mapping[Column, float] = field(default_factory=dict)
     chosen: Mapping[str, Any] = field(default_factory=dict)  # of axes that are tuned: the best values
 
@@ -121,26 +122,31 @@ class Results:
         """Columns with errors that are rounding."""
         return tuple(column for column in self.columns if self._unresolved(column))
 
-    def best(self, column: Column) -> set[tuple[str, str]]:
-        """(point, variant) of the best mean at each point, where two variants or more have results, of as many seeds.
+    def decimals(self, point: str, column: Column) -> int:
+        """Decimals of the means at a point: the same for all, so that they can be compared as printed."""
+        return decimals(row.means[column] for row in self.all_rows if row.point == point and column in row.means)
 
-        Rows of tuned variants, whose points lack the axes that are tuned, are compared among themselves.
+    def best(self, column: Column) -> set[tuple[str, str]]:
+        """(point, variant) of the best mean at each point, where two variants or more have results, of the same seeds.
+
+        Means that are printed alike are all the best.  Rows of tuned variants, whose points lack the axes that are
+        tuned, are compared among themselves.
         """
         return self._best_among(self.rows, column) | self._best_among(self.tuned, column)
 
     def _best_among(self, rows: Sequence[Row], column: Column) -> set[tuple[str, str]]:
-        counts: dict[str, list[int]] = {}
+        there: dict[str, list[Row]] = {}
         for row in rows:  # a variant without a finished seed has none
             if column in row.means:
-                counts.setdefault(row.point, []).append(row.means[column].count)
-        fair = {at for at, seeds in counts.items() if len(seeds) > 1 and len(set(seeds)) == 1}
+                there.setdefault(row.point, []).append(row)
         sign = -1.0 if column.metric in _LARGER_IS_BETTER else 1.0
-        judged = [
-            (row.point, sign * row.means[column].value, row.variant)
-            for row in rows
-            if column in row.means and row.point in fair - self._unresolved(column)
-        ]
-        return {(at, name) for at, value, name in judged if value == min(v for other, v, _ in judged if other == at)}
+        found: set[tuple[str, str]] = set()
+        for at in there.keys() - self._unresolved(column):
+            if len(there[at]) > 1 and len({row.seeds[column] for row in there[at]}) == 1:
+                digits = self.decimals(at, column)
+                printed = {row.variant: sign * round(row.means[column].value, digits) for row in there[at]}
+                found |= {(at, name) for name, value in printed.items() if value == min(printed.values())}
+        return found
 
 
 def tabulate(
@@ -212,6 +218,7 @@ def row_of(
         differences=gaps,
         minutes=sum(run.seconds for run in runs) / len(runs) / 60,
         parameters=runs[0].parameters,
+        seeds={column: frozenset(errors) for column, errors in own.items() if errors},
         published=published or {},
     )
 

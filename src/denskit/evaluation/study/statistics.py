@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import scipy  # its parts are loaded when they are used
 
 CONFIDENCE = 0.95  # of the intervals
+_MOST_DECIMALS = 3
+_ROUNDING = 1e-9  # standard errors of equal values
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,17 @@ def mean_of(values: Sequence[float]) -> Mean:
     """Mean and standard error of independent repetitions."""
     error = float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
     return Mean(float(np.mean(values)), error, len(values))
+
+
+def decimals(means: Iterable[Mean]) -> int:
+    """Decimals, one to three, that show a digit of each standard error; three where a mean is below 1."""
+    needed = 1
+    for mean in means:
+        if abs(mean.value) < 1:
+            return _MOST_DECIMALS
+        if mean.error > _ROUNDING:
+            needed = max(needed, math.ceil(-math.log10(mean.error)))
+    return min(needed, _MOST_DECIMALS)
 
 
 def difference(values: Mapping[int, float], reference: Mapping[int, float], floor: float = 0.0) -> Difference | None:

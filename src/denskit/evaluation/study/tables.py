@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Column as RichColumn
 from rich.table import Table
 
-from denskit.evaluation.study.config import FORCES, METRICS
+from denskit.evaluation.study.config import ENERGY, FORCES, METRICS
 from denskit.evaluation.study.results import ROUNDING, Column, Results, Row, as_csv, means_as_csv
 from denskit.evaluation.study.statistics import Mean
 
+_COMPARED = (ENERGY, FORCES)  # metrics with differences in the table; means.csv has those of all
 _BOLD = ("\x02", "\x03")  # no text has them
 _LATEX = str.maketrans(
     {name: f"\\{name}" for name in "%&_#${}"}
@@ -22,9 +25,8 @@ _LATEX = str.maketrans(
 )
 
 
-def text_of(mean: Mean) -> str:
-    """``25.2 ± 0.4``."""
-    digits = 1 if abs(mean.value) >= 1 else 3
+def text_of(mean: Mean, digits: int) -> str:
+    """``25.2 ± 0.4``, with so many decimals."""
     if math.isnan(mean.error):
         return f"{mean.value:.{digits}f}"
     return f"{mean.value:.{digits}f} ± {mean.error:.{digits}f}"
@@ -32,7 +34,7 @@ def text_of(mean: Mean) -> str:
 
 def _columns(results: Results) -> tuple[list[Column], list[Column]]:
     """The columns with differences to the reference, and those with published numbers."""
-    gaps = [column for column in results.columns if column.metric == FORCES]
+    gaps = [column for column in results.columns if column.metric in _COMPARED]
     return gaps, [column for column in results.columns if any(column in row.published for row in results.rows)]
 
 
@@ -52,7 +54,7 @@ def _marked(results: Results, row: Row, column: Column, bold: tuple[str, str]) -
     """The mean as text, in bold where it is the best of its point."""
     if column not in row.means:
         return "-"
-    text = text_of(row.means[column])
+    text = text_of(row.means[column], results.decimals(row.point, column))
     return f"{bold[0]}{text}{bold[1]}" if (row.point, row.variant) in results.best(column) else text
 
 
@@ -60,21 +62,33 @@ def _gap(row: Row, column: Column) -> str:
     """``-20.1 % [-24.0, -16.2]``: paired difference and its 95 % confidence interval, in percent; may be empty."""
     if (gap := row.differences.get(column)) is None:
         return ""
-    return f"{gap.percent:+.1f} %" + ("" if math.isnan(gap.low) else f" [{gap.low:+.1f}, {gap.high:+.1f}]")
+    interval = "" if math.isnan(gap.low) else f" [{_signed(gap.low)}, {_signed(gap.high)}]"
+    return f"{_signed(gap.percent)} %{interval}"
+
+
+def _signed(percent: float) -> str:
+    """``+1.5``; zero has no sign."""
+    text = f"{percent:+.1f}"
+    return text if float(text) else "0.0"
+
+
+def _seeds(row: Row, columns: Sequence[Column]) -> str:
+    """How many seeds a row has."""
+    return str(max((row.means[column].count for column in columns if column in row.means), default=0))
 
 
 def _cells(results: Results, row: Row, bold: tuple[str, str]) -> list[str]:
     gaps, published = _columns(results)
-    count = str(max((mean.count for mean in row.means.values()), default=0))
     extra = [_gap(row, column) for column in gaps]
     extra += [f"{row.published[column]:g}" if column in row.published else "" for column in published]
     means = [_marked(results, row, column, bold) for column in results.columns]
+    count = _seeds(row, results.columns)
     return [row.point, row.label, count, *means, *extra, f"{row.minutes:.1f}", f"{row.parameters:,}"]
 
 
 _NOTE = (
     "Errors are MAE ({tests}); mean ± standard error over seeds. Δ: to '{reference}', paired by the seeds that both "
-    "have, with its 95 % confidence interval (of two seeds or more)."
+    "have, with its 95 % confidence interval (of two pairs or more)."
 )
 
 _OF_TUNED = (
@@ -96,6 +110,25 @@ def as_cells(results: Results, bold: tuple[str, str] = ("", "")) -> tuple[list[s
     return header, cells
 
 
+def _missing_seeds(results: Results) -> str:
+    """Variants that lack seeds of others at their point, and how many pairs differences have for this; may be empty."""
+    said = []
+    for row in results.rows:
+        there = [other.seeds for other in results.rows if other.point == row.point]
+        lacking, pairs = set[int](), set[int]()
+        for column, seeds in row.seeds.items():
+            of_all = seeds.union(*(other.get(column, ()) for other in there))
+            lacking |= of_all - seeds
+            gap = row.differences.get(column)
+            if gap is not None and gap.pairs < len(of_all):
+                pairs.add(gap.pairs)
+        words = [f"lacks {', '.join(map(str, sorted(lacking)))}"] if lacking else []
+        words += [f"has {' or '.join(map(str, sorted(pairs)))} pair{'s' * (pairs != {1})} in Δ"] if pairs else []
+        if words:
+            said.append(", ".join(filter(None, [f"'{row.variant}'", row.point])) + f" {' and '.join(words)}")
+    return f"Seeds are missing: {'; '.join(said)}." if said else ""
+
+
 def note(results: Results) -> str:
     """How to read the table."""
     tests = dict.fromkeys(column.test for column in results.columns if "_mae_" in column.metric)
@@ -104,7 +137,8 @@ def note(results: Results) -> str:
     if results.unresolved:
         titles = ", ".join(column.title(results.several_tests) for column in results.unresolved)
         warned.append(f"Errors below {ROUNDING:g} ({titles}) are rounding, and are not compared.")
-    return " ".join([words.format(reference=results.reference, tests=", ".join(tests)), *warned, *results.remarks])
+    read = [words.format(reference=results.reference, tests=", ".join(tests)), *warned, _missing_seeds(results)]
+    return " ".join(filter(None, [*read, *results.remarks]))
 
 
 def as_markdown(results: Results) -> str:
@@ -127,25 +161,36 @@ def as_latex(results: Results) -> str:
     return "\n".join([begin, r"\toprule", line(header), r"\midrule", *rows, r"\bottomrule", r"\end{tabular}", ""])
 
 
-def as_rich(results: Results) -> list[Table | str]:
-    """Tables for a terminal, one a test, and how to read them."""
+def as_rich(results: Results, width: int) -> list[Table | str]:
+    """Tables for a terminal of so many columns, one a test, and how to read them."""
     tables: list[Table | str] = []
-    tests = list(dict.fromkeys(column.test for column in results.columns))
-    for test in tests:
-        columns = [column for column in results.columns if column.test == test]
-        gaps = [column for column in columns if column.metric == FORCES]
-        names = [METRICS[column.metric] for column in columns] + [_change_of(METRICS[FORCES]) for _ in gaps]
-        heads = [RichColumn(name, justify="right") for name in names]
-        title = results.title if len(tests) == 1 else f"{results.title}: {test}"
-        variant = RichColumn("variant", overflow="fold")
-        table = Table(*([""] if results.rows[0].point else []), variant, *heads, title=escape(title))
-        for row in results.all_rows:
-            errors = [_marked(results, row, column, ("[bold]", "[/bold]")) for column in columns]
-            changes = [_gap(row, column) for column in gaps]
-            names_of = [escape(name) for name in ([row.point] if results.rows[0].point else []) + [row.label]]
-            table.add_row(*names_of, *errors, *(escape(change) for change in changes))
+    narrow = False
+    console = Console(width=10 * width)  # as wide as a table wants to be
+    for test in dict.fromkeys(column.test for column in results.columns):
+        table = _rich_table(results, test, _COMPARED)
+        if console.measure(table).maximum > width:
+            narrow |= any(column.test == test and column.metric == ENERGY for column in results.columns)
+            table = _rich_table(results, test, (FORCES,))
         tables.append(table)
-    return [*tables, escape(note(results))]
+    left_out = f" {_change_of(METRICS[ENERGY])} needs a wider terminal; table.md (--output) has it." if narrow else ""
+    return [*tables, escape(note(results) + left_out)]
+
+
+def _rich_table(results: Results, test: str, compared: Sequence[str]) -> Table:
+    """The table of one test, with the differences of the metrics ``compared``."""
+    columns = [column for column in results.columns if column.test == test]
+    gaps = [column for column in columns if column.metric in compared]
+    names = ["seeds", *(METRICS[column.metric] for column in columns)]
+    heads = [RichColumn(name, justify="right") for name in names + [_change_of(METRICS[gap.metric]) for gap in gaps]]
+    title = f"{results.title}: {test}" if results.several_tests else results.title
+    points = bool(results.rows[0].point)
+    table = Table(*[""] * points, RichColumn("variant", overflow="fold"), *heads, title=escape(title))
+    for row in results.all_rows:
+        errors = [_marked(results, row, column, ("[bold]", "[/bold]")) for column in columns]
+        changes = [_gap(row, column).replace(" %", "") for column in gaps]  # the title has it, and lines are short
+        names_of = [row.point] * points + [row.label]
+        table.add_row(*map(escape, names_of), _seeds(row, columns), *errors, *map(escape, changes))
+    return table
 
 
 def write_tables(results: Results, folder: Path) -> list[Path]:
