@@ -5,11 +5,22 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
+import resource
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from denskit.reading.budget import Lines, Unreadable, allowance, naming, require_allowed
+from denskit.reading.budget import (
+    Lines,
+    Unreadable,
+    allowance,
+    limited_memory,
+    naming,
+    require_allowed,
+    require_unpackable,
+)
 
 
 def test_the_allowance_follows_the_size_and_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,3 +77,29 @@ def test_lines_stop_at_the_allowance(text: bytes, tmp_path: Path, monkeypatch: p
         Lines(path) as lines,
     ):
         list(lines)
+
+
+def test_packed_files_are_measured_before_others_read_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DENSKIT_MAX_EXPANSION", "1")  # so 1 MiB here
+    path = tmp_path / "a.gz"
+    path.write_bytes(gzip.compress(b"a" * 2**20))
+    require_unpackable(path)
+    path.write_bytes(gzip.compress(b"a" * (2**20 + 1)))
+    with pytest.raises(Unreadable, match="a.gz has .* and would take over 1,048,576 in memory"):
+        require_unpackable(path)
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(Unreadable, match=r"a.gz cannot be unpacked: it is truncated or damaged .*EOFError"):
+        require_unpackable(path)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not limit the memory of a process")
+def test_code_under_a_limit_gets_no_more_memory(tmp_path: Path) -> None:
+    path = tmp_path / "a.vasp"
+    path.write_bytes(b"a")
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    with limited_memory(path):
+        np.empty(allowance(1), np.uint8)
+    with pytest.raises(Unreadable, match="a.vasp has 1 bytes and would take over 104,857,600"), limited_memory(path):
+        np.empty(2**30, np.uint8)
+    assert resource.getrlimit(resource.RLIMIT_AS) == before
+    np.empty(2**30, np.uint8)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import lzma
 import re
+import sys
 from pathlib import Path
 
 import ase
@@ -17,9 +18,12 @@ from ase.calculators.emt import EMT
 from ase.calculators.singlepoint import SinglePointCalculator
 from ase.constraints import FixAtoms, FixBondLength
 
+from denskit.cli.md import _read_by_ase as md_frames
 from denskit.data import DataConfig, read_file
 from denskit.data.inspection import inspect_file
 from denskit.data.loading import read
+from denskit.data.readers.ase_files import frames_in
+from denskit.reading.budget import Unreadable
 
 
 def _copper(strain: float = 0.0) -> ase.Atoms:
@@ -280,6 +284,47 @@ def test_wrong_shapes_and_kinds_are_named(tmp_path: Path) -> None:
     atoms.info["REF_energy"] = np.array([1.0, 2.0, 3.0])
     ase.io.write(path, atoms)
     with pytest.raises(ValueError, match=r"frame 0: REF_energy is of shape \(3,\)"):
+        read_file(path)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not limit the memory of a process")
+@pytest.mark.parametrize("atoms", [10**9, 10**12])
+def test_counts_of_a_header_take_no_memory(atoms: int, tmp_path: Path) -> None:
+    path = tmp_path / "POSCAR"
+    path.write_text(f"H\n1.0\n8 0 0\n0 8 0\n0 0 8\nH\n{atoms}\nDirect\n0 0 0\n")
+    with pytest.raises(Unreadable, match=r"POSCAR has .* bytes and would take over 104,857,600 in memory"):
+        read_file(path)
+    with pytest.raises(Unreadable, match=r"POSCAR has .* bytes and would take over"):
+        md_frames(path, "-1")
+
+
+def test_rows_named_again_and_again_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.json"
+    ase.io.write(path, _water())
+    path.write_text(path.read_text().replace('"ids": [1]', f'"ids": {[1] * 1000}'))
+    assert len(read_file(path)[0]) == 1000
+    monkeypatch.setenv("DENSKIT_MAX_EXPANSION", "0.1")
+    with pytest.raises(Unreadable, match=r"a.json has .* bytes and would take over 104,857 in memory"):
+        read_file(path)
+
+
+@pytest.mark.parametrize("ending", ["vasp", "json", "cif"])
+def test_packed_files_that_swell_are_refused(ending: str, tmp_path: Path) -> None:
+    path = tmp_path / f"a.{ending}.gz"
+    path.write_bytes(gzip.compress(b"0" * (101 * 2**20), compresslevel=1))
+    with pytest.raises(Unreadable, match=rf"a.{ending}.gz has .* bytes and would take over 104,857,600 in memory"):
+        read_file(path)
+
+
+def test_frames_before_a_damaged_one_are_given(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    ase.io.write(path, _water())
+    path.write_text(path.read_text().replace('"ids": [1]', f'"ids": {[1] * 20 + [2]}'))
+    found = frames_in(path)
+    assert [len(next(found)) for _ in range(20)] == [3] * 20
+    with pytest.raises(KeyError):
+        next(found)
+    with pytest.raises(ValueError, match=r"a.json cannot be read after 20 frames"):
         read_file(path)
 
 

@@ -52,6 +52,26 @@ def test_the_tree_is_read_as_by_the_library(seed: int, tmp_path: Path) -> None:
     assert all(found.get(key) is None for key in (*gone, "", "~", str(count)))
 
 
+def test_more_keys_than_bytes_are_refused(tmp_path: Path) -> None:
+    """The number of keys is that of the header, and arrays of that length are made from it."""
+    path = write_lmdb(tmp_path / "a.lmdb", [b"zero", b"one"])
+    raw = bytearray(path.read_bytes())
+    for page in (0, 4096):
+        raw[page + 120 : page + 128] = (10**12).to_bytes(8, "little")
+    path.write_bytes(raw)
+    with pytest.raises(ValueError, match=r"a.lmdb is damaged: it says that it holds 1000000000000 keys, more than fit"):
+        read_file(path)
+
+
+def test_smallest_keys_fit(tmp_path: Path) -> None:
+    path = tmp_path / "a.lmdb"
+    keys = [bytes([first, second]) for first in range(33, 127) for second in range(33, 127)]
+    with lmdb.open(str(path), subdir=False, map_size=2**24, lock=False) as file, file.begin(write=True) as transaction:
+        for key in keys:
+            transaction.put(key, b"", append=True)
+    assert LmdbFile(path).entries == len(keys)
+
+
 def test_damaged_pages_are_named(tmp_path: Path) -> None:
     """Where the library reads beyond the file and kills the process."""
     whole = write_s2ef(tmp_path / "whole.lmdb", 300).read_bytes()

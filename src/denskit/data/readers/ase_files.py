@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
 from dataclasses import replace
 from difflib import get_close_matches
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
 import ase
-import ase.db
 import ase.io
 import numpy as np
 from ase.calculators.singlepoint import SinglePointCalculator
@@ -25,13 +23,13 @@ from denskit.batch import System
 from denskit.data.base import electrons_in, full_stress
 from denskit.data.config import ENERGY_UNITS, STRESS_UNITS, DataConfig
 from denskit.data.readers import extxyz
+from denskit.data.readers.ase_databases import check_tables, is_database, rows
 from denskit.data.readers.npz import SPELLINGS
 from denskit.data.structure_arrays import StructureArrays, numbered
-from denskit.reading.budget import PACKED, Unreadable
+from denskit.reading.budget import PACKED, PART, Unreadable, limited_memory, require_allowed, require_unpackable
 from denskit.runtime.progress import counted
 
 FULL = 0.99  # occupancy of a site, rounded in files
-_DATABASES = (".db", ".json")
 # Fields of a label, first hit first: references before the results of a calculator.
 NAMES = {
     "energy": ("REF_energy", "energy"),
@@ -45,6 +43,7 @@ OF_MODEL = "of_model"  # of a calculator, and a field: its results are predictio
 # of a committee: fields, since ASE's calculators have no such result
 SPREADS = ("energy_std", "forces_std", "max_forces_std")
 _OF_DYNAMICS = {"replica", "step", "time_ps"}  # of frames of denskit md, whose results are the model's
+_AT_ONCE = 16  # frames
 GEOMETRY = {"numbers", "positions", "tags", "momenta", "masses", "initial_magmoms", "initial_charges"}
 
 
@@ -72,27 +71,42 @@ def structures_from(frames: Iterable[ase.Atoms], name: str, config: DataConfig) 
 
 
 def frames_in(path: Path) -> Iterator[ase.Atoms]:
-    """The frames of a file as ASE reads them, one by one; fields of a database's rows are in ``info``."""
-    if extxyz.unpacked(path).suffix.lower() in _DATABASES:
-        yield from _rows(path)
-        return
+    """The frames of a file as ASE reads them, one by one; fields of a database's rows are in ``info``.
+
+    Raises Unreadable where ASE, or all frames together, would take more memory than the file's allowance.
+    """
     how = ase_options(path)
-    for index, atoms in enumerate(ase.io.iread(str(path), index=":", do_not_split_by_at_sign=True, **how)):
+    if is_database(path):
+        frames = rows(path)
+    else:
+        frames = iter(ase.io.iread(str(path), index=":", do_not_split_by_at_sign=True, **how))
+    taken, size = 0, path.stat().st_size
+    for index, atoms in enumerate(_limited(frames, path)):
+        taken += _memory(atoms)
+        require_allowed(taken, size, path)
         if path.suffix.lower() == ".cif":
             require_ordered(atoms, f"{path}, frame {index}")
         yield atoms
 
 
-def _rows(path: Path) -> Iterator[ase.Atoms]:
-    """The structures of an ASE database; one of JSON may be packed."""
-    kind = extxyz.unpacked(path).suffix.lower()[1:]
-    with ExitStack() as opened:
-        packed = path.suffix in PACKED
-        place = opened.enter_context(PACKED[path.suffix](path, "rt", encoding="utf-8")) if packed else path
-        for row in opened.enter_context(ase.db.connect(place, type=kind)).select():
-            atoms = row.toatoms()
-            atoms.info = {**row.key_value_pairs, **row.data}
-            yield atoms
+def _limited(frames: Iterator[ase.Atoms], path: Path) -> Iterator[ase.Atoms]:
+    """The frames that ASE reads, under a limit of memory; several at once, since a limit takes time too."""
+    done = False
+    while not done:
+        part: list[ase.Atoms] = []
+        try:
+            with limited_memory(path):
+                part.extend(islice(frames, _AT_ONCE))
+            done = len(part) < _AT_ONCE
+        finally:
+            yield from part  # also those before an error
+
+
+def _memory(atoms: ase.Atoms) -> int:
+    """Bytes of a frame's fields."""
+    results = {} if atoms.calc is None else atoms.calc.results
+    fields = (*atoms.arrays.values(), *results.values(), *atoms.info.values())
+    return PART + sum(field.nbytes for field in fields if isinstance(field, np.ndarray))
 
 
 def require_ordered(atoms: ase.Atoms, name: str) -> None:
@@ -110,12 +124,17 @@ def require_ordered(atoms: ase.Atoms, name: str) -> None:
 def ase_options(path: Path) -> dict[str, Any]:
     """Arguments of :func:`ase.io.read` for a file: fields of extxyz are read as :func:`read_ase` does.
 
-    Raises Unreadable for an extxyz file that ASE would not read to its end.
+    Raises Unreadable for a file that ASE would not read to its end, that unpacks to more than its allowance, and for a
+    database that runs queries of its own.
     """
-    if not extxyz.is_extxyz(path):
-        return {}
-    extxyz.check_lines(path)
-    return {"format": "extxyz", "properties_parser": extxyz.fields}
+    if extxyz.is_extxyz(path):
+        extxyz.check_lines(path)
+        return {"format": "extxyz", "properties_parser": extxyz.fields}
+    if path.suffix in PACKED:
+        require_unpackable(path)
+    elif is_database(path):
+        check_tables(path)
+    return {}
 
 
 def _readable(path: Path) -> Iterator[ase.Atoms]:

@@ -24,6 +24,7 @@ _MAGIC, _VERSION = 0xBEEFC0DE, 1
 _META = struct.Struct("<16xII16x IHH24xQQ IHH24xQQ QQ")
 _PAGE, _HEADER = struct.Struct("<10xHH"), 16  # type, end of the places
 _NODE = struct.Struct("<HHHH")  # page, or size of the value: low, high; flags; size of the key
+_SMALLEST = 2 + _NODE.size + 1  # bytes of an entry: its place, its node, a key of one letter
 _BRANCH, _LEAF, _OVERFLOW = 1, 2, 4  # types of pages
 _ELSEWHERE = 1  # flag of nodes whose value lies on pages of its own
 
@@ -54,6 +55,11 @@ class LmdbFile:
         needed = (last + 1) * self.page_size
         if self.size < needed:
             raise Unreadable(f"{self.path} is truncated: it has {self.size} bytes of {needed}. Copy it again")
+        if entries * _SMALLEST > needed:
+            raise Unreadable(
+                f"{self.path} is damaged: it says that it holds {entries} keys, more than fit into its {needed} bytes. "
+                "Copy or download it again"
+            )
         self.entries: int = entries
         """Number of keys, special ones included."""
         self._depth, self._root = depth, root
