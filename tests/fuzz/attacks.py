@@ -7,15 +7,18 @@ import json
 import lzma
 import os
 import pickle
+import tempfile
 import zipfile
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from data.readers.test_ase_databases import ENDLESS, with_loop, with_view
 from data.readers.test_unpickle import Call
 from fuzz.child import Files
 from fuzz.formats import FORMATS
@@ -215,6 +218,19 @@ def _split(**changes: Any) -> Files:
     return {"splits.json": json.dumps(json.loads(FORMATS["splits"].seed()["splits.json"]) | changes).encode()}
 
 
+def _poscar(atoms: int) -> Files:
+    return {"POSCAR": f"H\n1.0\n8 0 0\n0 8 0\n0 0 8\nH\n{atoms}\nDirect\n0 0 0\n".encode()}
+
+
+def _database(make: Callable[[Path], Path]) -> Files:
+    with tempfile.TemporaryDirectory() as folder:
+        return {"a.db": make(Path(folder) / "a.db").read_bytes()}
+
+
+def _endless(path: Path) -> Path:
+    return with_view(path, f"{ENDLESS} SELECT {{columns}} FROM old, n")
+
+
 def laughs(levels: int = 40) -> bytes:
     """A YAML text with 10^levels parts."""
     lines = [f"a{k}: &a{k} [{', '.join([f'*a{k - 1}'] * 10)}]" for k in range(1, levels)]
@@ -273,6 +289,10 @@ def _others() -> Iterator[tuple[str, str, Callable[[], Files]]]:
     yield "extxyz", "a long word", lambda: {"0.extxyz": b"1\n" + b"a" * 300_000 + _ATOM}
     yield "extxyz", "10^9 columns", lambda: {"0.extxyz": b"1\nProperties=species:S:1:pos:R:999999999" + _ATOM}
     yield "extxyz", "deep JSON", lambda: {"0.extxyz": b'1\na="_JSON ' + DEEP + b'"' + _ATOM}
+    yield "poscar", "10^9 atoms", lambda: _poscar(10**9)
+    yield "poscar", "10^15 atoms", lambda: _poscar(10**15)
+    yield "database", "endless rows", lambda: _database(_endless)
+    yield "database", "a loop of pages", lambda: _database(with_loop)
     yield "model", "10^6 layers", lambda: _model(model={"num_layers": 10**6})
     yield "model", "10^5 channels", lambda: _model(model={"channels": [10**5, 10**5]})
     yield "model", "10^10 channels", lambda: _model(model={"ffn_channels": [10**10, 10**10]})

@@ -12,10 +12,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import ase.io
 import numpy as np
 import torch
+from ase.build import bulk
 
 from data.published import write_s2ef
+from data.readers.test_ase_databases import written as _rows_of_ase
 from data.readers.test_aselmdb import ROWS
 from data.readers.test_raw_oc20 import _write as write_raw
 from denskit.cli.import_ import _settings
@@ -139,6 +142,14 @@ def _concatenated(folder: Path) -> None:
 def _extxyz(folder: Path) -> None:
     write_raw(folder, packed=False)
     (folder / "0.txt").unlink()
+
+
+def _database(folder: Path) -> None:
+    _rows_of_ase(folder / "a.db", rows=3)
+
+
+def _poscar(folder: Path) -> None:
+    ase.io.write(folder / "POSCAR", bulk("NaCl", "rocksalt", a=5.6, cubic=True), format="vasp")
 
 
 def _shards(folder: Path) -> None:
@@ -295,6 +306,8 @@ FORMATS = {
     "npz": Format(_npz, structures("a.npz"), {"a.npz": (damage, arrays, in_zip(damage, ".npy"))}),
     "concatenated": Format(_concatenated, structures("a.npz"), {"a.npz": (arrays, in_zip(damage, ".npy"))}),
     "extxyz": Format(_extxyz, structures("0.extxyz"), {"0.extxyz": (words, damage)}),
+    "database": Format(_database, structures("a.db"), {"a.db": (damage,)}),
+    "poscar": Format(_poscar, structures("POSCAR"), {"POSCAR": (words, damage)}),
     "raw": Format(
         write_raw, structures(""), {name: (damage, in_xz(words), in_xz(damage)) for name in ("0.extxyz.xz", "0.txt.xz")}
     ),

@@ -5,22 +5,11 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
-import resource
-import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from denskit.reading.budget import (
-    Lines,
-    Unreadable,
-    allowance,
-    limited_memory,
-    naming,
-    require_allowed,
-    require_unpackable,
-)
+from denskit.reading.budget import Lines, Unreadable, allowance, naming, require_allowed, require_unpackable
 
 
 def test_the_allowance_follows_the_size_and_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,16 +79,3 @@ def test_packed_files_are_measured_before_others_read_them(tmp_path: Path, monke
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(Unreadable, match=r"a.gz cannot be unpacked: it is truncated or damaged .*EOFError"):
         require_unpackable(path)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not limit the memory of a process")
-def test_code_under_a_limit_gets_no_more_memory(tmp_path: Path) -> None:
-    path = tmp_path / "a.vasp"
-    path.write_bytes(b"a")
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    with limited_memory(path):
-        np.empty(allowance(1), np.uint8)
-    with pytest.raises(Unreadable, match="a.vasp has 1 bytes and would take over 104,857,600"), limited_memory(path):
-        np.empty(2**30, np.uint8)
-    assert resource.getrlimit(resource.RLIMIT_AS) == before
-    np.empty(2**30, np.uint8)

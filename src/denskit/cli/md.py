@@ -202,14 +202,10 @@ def _read_by_ase(file: Path, index: str) -> list[Atoms]:
     import ase.io
 
     from denskit.data.readers.ase_files import ase_options, require_ordered
-    from denskit.reading.budget import Unreadable, limited_memory
 
     options = ase_options(file)
     try:
-        with limited_memory(file):
-            found = ase.io.read(file, index=index, **options)
-    except Unreadable:
-        raise
+        found = ase.io.read(file, index=index, **options)
     except (StopIteration, IndexError):
         raise ValueError(f"{file} has no frames {index}") from None
     except Exception as error:  # ASE's readers raise exceptions of any class on a bad file

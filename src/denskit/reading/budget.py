@@ -11,8 +11,6 @@ import bz2
 import gzip
 import lzma
 import os
-import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,9 +21,7 @@ EXPANSION = "DENSKIT_MAX_EXPANSION"  # environment variable
 PART = 64  # bytes that a list, a dict, a line or a number takes at least as a Python object
 TEXT = 16  # bytes that a byte of JSON can take as Python objects
 _SMALL = 2**20  # bytes; smaller files and records count as this large
-_SPARE = 2**28  # bytes of address space for modules and threads that a reader of another package may start
 _SHOWN = 300  # letters of another program's message
-_LIMITED = threading.RLock()  # the limit is one of the process
 
 
 class Unreadable(ValueError):
@@ -43,41 +39,10 @@ def allowance(size: int) -> int:
 def require_allowed(needed: int, size: int, where: str | Path) -> None:
     """Raise Unreadable if ``where``, of ``size`` bytes, would take more than its allowance."""
     if needed > allowance(size):
-        raise _too_large(size, where)
-
-
-def _too_large(size: int, where: str | Path) -> Unreadable:
-    return Unreadable(
-        f"{where} has {size:,} bytes and would take over {allowance(size):,} in memory: {_expansion():g} times "
-        f"its size, or that of 1 MiB. If you trust it, allow a larger factor: {EXPANSION}=10000"
-    )
-
-
-@contextmanager
-def limited_memory(path: Path) -> Iterator[None]:
-    """Raise Unreadable where the code inside adds more memory to the process than the allowance of a file.
-
-    For readers of other packages, which believe what a file says of its sizes.  Works on Linux; others have no such
-    limit, and nothing is done.
-    """
-    if sys.platform != "linux":
-        yield
-        return
-    import resource
-
-    size = path.stat().st_size
-    with _LIMITED:
-        found = resource.getrlimit(resource.RLIMIT_AS)
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-        wanted = min(pages * resource.getpagesize() + allowance(size) + _SPARE, sys.maxsize)
-        soft = min(limit for limit in (wanted, *found) if limit != resource.RLIM_INFINITY)
-        resource.setrlimit(resource.RLIMIT_AS, (soft, found[1]))
-        try:
-            yield
-        except MemoryError:
-            raise _too_large(size, path) from None
-        finally:
-            resource.setrlimit(resource.RLIMIT_AS, found)
+        raise Unreadable(
+            f"{where} has {size:,} bytes and would take over {allowance(size):,} in memory: {_expansion():g} times "
+            f"its size, or that of 1 MiB. If you trust it, allow a larger factor: {EXPANSION}=10000"
+        )
 
 
 def _expansion() -> float:

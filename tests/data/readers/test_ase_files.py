@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import lzma
 import re
-import sys
 from pathlib import Path
 
 import ase
@@ -287,14 +286,16 @@ def test_wrong_shapes_and_kinds_are_named(tmp_path: Path) -> None:
         read_file(path)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not limit the memory of a process")
-@pytest.mark.parametrize("atoms", [10**9, 10**12])
-def test_counts_of_a_header_take_no_memory(atoms: int, tmp_path: Path) -> None:
-    path = tmp_path / "POSCAR"
-    path.write_text(f"H\n1.0\n8 0 0\n0 8 0\n0 0 8\nH\n{atoms}\nDirect\n0 0 0\n")
-    with pytest.raises(Unreadable, match=r"POSCAR has .* bytes and would take over 104,857,600 in memory"):
+@pytest.mark.parametrize(
+    "counts", ["H\n1000000000\nDirect", "1000000000\nDirect", "H O\n5 1000000000000 ! many\nDirect"]
+)
+@pytest.mark.parametrize("name", ["POSCAR", "a.vasp", "CONTCAR_1"])
+def test_counts_of_a_header_take_no_memory(name: str, counts: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_text(f"H\n1.0\n8 0 0\n0 8 0\n0 0 8\n{counts}\n0 0 0\n")
+    with pytest.raises(Unreadable, match=rf"{name} has .* bytes and would take over 104,857,600 in memory"):
         read_file(path)
-    with pytest.raises(Unreadable, match=r"POSCAR has .* bytes and would take over"):
+    with pytest.raises(Unreadable, match=rf"{name} has .* bytes and would take over"):
         md_frames(path, "-1")
 
 

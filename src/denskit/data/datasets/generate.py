@@ -26,7 +26,6 @@ from denskit.data.base import ELECTRONS, electrons_in
 from denskit.data.electrons import ElectronSettings
 from denskit.data.readers.ase_files import ase_options
 from denskit.files import atomic_write
-from denskit.reading.budget import limited_memory
 
 METHOD = "GFN2-xTB"
 NAMES = {"ethanol": "CH3CH2OH", "acetamide": "CH3CONH2", "benzene": "C6H6", "water": "H2O"}
@@ -134,9 +133,7 @@ def _molecule(name: str) -> ase.Atoms:
         return named_molecule(formula)
     if not Path(name).is_file():
         raise ValueError(f"{name!r} is neither a file nor a known molecule: {', '.join(NAMES)}, or of ASE's G2 set")
-    options = ase_options(Path(name))
-    with limited_memory(Path(name)):
-        atoms = ase.io.read(name, **options)
+    atoms = ase.io.read(name, **ase_options(Path(name)))
     assert isinstance(atoms, ase.Atoms)
     if atoms.pbc.any():
         raise ValueError(f"{name} is periodic; generate makes data for molecules only")

@@ -5,11 +5,12 @@ Sign and units are ASE's: eV, eV/Å, eV/Å^3, stress = dE/dstrain / volume; a vi
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from difflib import get_close_matches
-from itertools import count, islice
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,10 @@ from denskit.data.readers import extxyz
 from denskit.data.readers.ase_databases import check_tables, is_database, rows
 from denskit.data.readers.npz import SPELLINGS
 from denskit.data.structure_arrays import StructureArrays, numbered
-from denskit.reading.budget import PACKED, PART, Unreadable, limited_memory, require_allowed, require_unpackable
+from denskit.reading.budget import PACKED, PART, Lines, Unreadable, require_allowed, require_unpackable
 from denskit.runtime.progress import counted
 
+_POSCAR = re.compile(r"POSCAR|CONTCAR|CENTCAR|\.(vasp|poscar)\b")  # as ASE knows them by name
 FULL = 0.99  # occupancy of a site, rounded in files
 # Fields of a label, first hit first: references before the results of a calculator.
 NAMES = {
@@ -43,7 +45,6 @@ OF_MODEL = "of_model"  # of a calculator, and a field: its results are predictio
 # of a committee: fields, since ASE's calculators have no such result
 SPREADS = ("energy_std", "forces_std", "max_forces_std")
 _OF_DYNAMICS = {"replica", "step", "time_ps"}  # of frames of denskit md, whose results are the model's
-_AT_ONCE = 16  # frames
 GEOMETRY = {"numbers", "positions", "tags", "momenta", "masses", "initial_magmoms", "initial_charges"}
 
 
@@ -73,7 +74,7 @@ def structures_from(frames: Iterable[ase.Atoms], name: str, config: DataConfig) 
 def frames_in(path: Path) -> Iterator[ase.Atoms]:
     """The frames of a file as ASE reads them, one by one; fields of a database's rows are in ``info``.
 
-    Raises Unreadable where ASE, or all frames together, would take more memory than the file's allowance.
+    Raises Unreadable where all frames together would take more memory than the file's allowance.
     """
     how = ase_options(path)
     if is_database(path):
@@ -81,25 +82,12 @@ def frames_in(path: Path) -> Iterator[ase.Atoms]:
     else:
         frames = iter(ase.io.iread(str(path), index=":", do_not_split_by_at_sign=True, **how))
     taken, size = 0, path.stat().st_size
-    for index, atoms in enumerate(_limited(frames, path)):
+    for index, atoms in enumerate(frames):
         taken += _memory(atoms)
         require_allowed(taken, size, path)
         if path.suffix.lower() == ".cif":
             require_ordered(atoms, f"{path}, frame {index}")
         yield atoms
-
-
-def _limited(frames: Iterator[ase.Atoms], path: Path) -> Iterator[ase.Atoms]:
-    """The frames that ASE reads, under a limit of memory; several at once, since a limit takes time too."""
-    done = False
-    while not done:
-        part: list[ase.Atoms] = []
-        try:
-            with limited_memory(path):
-                part.extend(islice(frames, _AT_ONCE))
-            done = len(part) < _AT_ONCE
-        finally:
-            yield from part  # also those before an error
 
 
 def _memory(atoms: ase.Atoms) -> int:
@@ -124,8 +112,8 @@ def require_ordered(atoms: ase.Atoms, name: str) -> None:
 def ase_options(path: Path) -> dict[str, Any]:
     """Arguments of :func:`ase.io.read` for a file: fields of extxyz are read as :func:`read_ase` does.
 
-    Raises Unreadable for a file that ASE would not read to its end, that unpacks to more than its allowance, and for a
-    database that runs queries of its own.
+    Raises Unreadable for a file that ASE would not read to its end, that unpacks to more than its allowance or says
+    that it has more atoms than go into it, and for a database that runs queries of its own.
     """
     if extxyz.is_extxyz(path):
         extxyz.check_lines(path)
@@ -134,7 +122,20 @@ def ase_options(path: Path) -> dict[str, Any]:
         require_unpackable(path)
     elif is_database(path):
         check_tables(path)
+    if _POSCAR.search(path.name):
+        _check_counts(path)
     return {}
+
+
+def _check_counts(path: Path) -> None:
+    """Raise Unreadable for a POSCAR of far more atoms than bytes: ASE makes arrays of them before it reads a position.
+
+    The numbers of atoms are in the sixth line, or in the seventh below the symbols.
+    """
+    with Lines(path) as file:
+        head = [file.next() for _ in range(7)]
+    atoms = [sum(int(word) for word in line.split() if word.isdigit()) for line in head[5:]]
+    require_allowed(PART * max(atoms), path.stat().st_size, path)
 
 
 def _readable(path: Path) -> Iterator[ase.Atoms]:
