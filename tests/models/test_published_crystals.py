@@ -119,6 +119,29 @@ def test_direct_stresses_have_a_unit_of_their_own(reference_dir: Path, tmp_path:
     assert float(plain.scaling.stress_scale) == 1.0, "published predictions without a normaliser stay as they are"
 
 
+def test_a_reference_that_is_nan_is_told(reference_dir: Path, tmp_path: Path) -> None:
+    case = load(reference_dir, "v3_grad_L3M2")
+    path = _file(tmp_path / "a.pt", case)
+    content = torch.load(path, weights_only=False)
+    references = content["elementrefs"]["energy"]["element_references"]
+    lost = int(references.nonzero()[0])
+    references[lost] = torch.nan
+    torch.save(content, path)
+    with pytest.warns(UserWarning, match=rf"reference energy of {chemical_symbols[lost]} is NaN"):
+        force_field = import_checkpoint(path)
+    assert lost not in force_field.scaling.elements
+
+
+def test_tensors_of_another_shape_are_named(reference_dir: Path, tmp_path: Path) -> None:
+    case = load(reference_dir, "v3_grad_L3M2")
+    path = _file(tmp_path / "a.pt", case)
+    content = torch.load(path, weights_only=False)
+    content["config"]["model"]["edge_channels"] *= 2
+    torch.save(content, path)
+    with pytest.raises(ValueError, match=r"tensors have another shape, first 'backbone.*': \[.*\], and \[.*\] by the"):
+        import_checkpoint(path)
+
+
 def test_equal_units_may_differ_in_their_rounding(reference_dir: Path, tmp_path: Path) -> None:
     case = load(reference_dir, "v3_grad_L3M2")
     rounded = float(torch.tensor(RMSD, dtype=torch.float32))

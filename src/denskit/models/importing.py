@@ -18,6 +18,7 @@ from denskit.models.published_checkpoint import Importer, PublishedCheckpoint, r
 from denskit.models.scaling import Scaling
 from denskit.models.weights import with_weights
 from denskit.reading.budget import naming
+from denskit.runtime.warning import warn
 
 # metals and non-metals of OC20's catalysts and adsorbates
 OC20_ELEMENTS = tuple(
@@ -127,7 +128,11 @@ def scaling_of(checkpoint: PublishedCheckpoint, config: ModelConfig) -> Scaling:
     references = {}
     elements: tuple[int, ...] = tuple(range(1, min(config.num_elements, MAX_ATOMIC_NUMBER + 1)))
     if checkpoint.references is not None:
-        table = enumerate(checkpoint.references.tolist())
+        table = list(enumerate(checkpoint.references.tolist()))
+        if lost := [chemical_symbols[z] for z, value in table[1 : MAX_ATOMIC_NUMBER + 1] if math.isnan(value)]:
+            warn(
+                f"the checkpoint's reference energy of {' '.join(lost)} is NaN: the model does not know these elements"
+            )
         references = {z: value for z, value in table if z > 0 and 0 < abs(value) < LARGEST_REFERENCE}
         elements = tuple(z for z in elements if z in references)
     elif abs(energy - OC20_DEVIATION) < 1e-6:

@@ -45,11 +45,17 @@ def with_weights(
                 f"{path} does not fit its settings: it has {len(weights)} tensors of {numbers:,} numbers, and a model "
                 f"of these settings has far more. {error}"
             ) from None
-        wanted = {name for name in force_field.state_dict() if not name.startswith("scaling.")}
-        if wanted != weights.keys():
-            missing, surplus = sorted(wanted - weights.keys()), sorted(weights.keys() - wanted)
+        state = force_field.state_dict()
+        wanted = {name: list(tensor.shape) for name, tensor in state.items() if not name.startswith("scaling.")}
+        if wanted.keys() != weights.keys():
+            missing, surplus = sorted(wanted.keys() - weights.keys()), sorted(weights.keys() - wanted.keys())
             raise ValueError(
                 f"{len(missing)} tensors are missing and {len(surplus)} left over, first {(missing + surplus)[0]!r}"
+            )
+        if wrong := [name for name, shape in wanted.items() if list(weights[name].shape) != shape]:
+            raise ValueError(
+                f"{len(wrong)} tensors have another shape, first {wrong[0]!r}: {list(weights[wrong[0]].shape)}, and "
+                f"{wanted[wrong[0]]} by the settings"
             )
         if dtype is not None:
             force_field.to(dtype)

@@ -150,7 +150,7 @@ def denoising_pays(planned: PlannedTraining) -> str | None:
     return (
         f"{planned.epochs:,.0f} epochs of {size} structures: at such lengths task=dens training.lr=1e-3 lowered the "
         "force error in 16 of 18 pairs of trainings (25 to 200 structures of ethanol, 50 of aspirin and of 3BPA; by 7 "
-        "% on average; a step takes a fifth longer). At 5e-4, which is better without it there, 25 of ethanol gained "
+        "% on average; a step takes a fifth longer). At 5e-4, the better rate there without it, 25 of ethanol gained "
         "nothing, and structures unlike the training's gain less, or lose. On your data: denskit study FILE --question "
         "dens, with tests.hot=FILE for such structures"
     )
