@@ -6,6 +6,8 @@ raw weights beside their running average, normalisers, references of the element
 
 from __future__ import annotations
 
+import types
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +21,8 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from denskit.cli import app
+from denskit.models.equiformer_v3.config import EquiformerV3Config
+from denskit.models.esen.config import ESENConfig
 from denskit.models.importing import import_checkpoint
 from denskit.models.model_file import load_model, read_header
 from denskit.training.load_config import load_config
@@ -54,8 +58,16 @@ def _references(case: CrystalCase) -> Tensor:
     return table
 
 
-def _file(path: Path, case: CrystalCase, deviations: Mapping[str, float] | None = None) -> Path:
-    """A file of the training; only the running average has the weights of the case."""
+def _file(
+    path: Path,
+    case: CrystalCase,
+    deviations: Mapping[str, float] | None = None,
+    changes: Mapping[str, Any] = types.MappingProxyType({}),
+) -> Path:
+    """A file of the training; only the running average has the weights of the case.
+
+    ``changes``: other hyper-parameters; None leaves one out.
+    """
     compiled = case.force_field.config.name == "equiformer_v3" and not case.gradient
     prefix = "_orig_mod.module." if compiled else "module."
     weights = {name: value.float() for name, value in case.named("param/").items()}
@@ -64,6 +76,9 @@ def _file(path: Path, case: CrystalCase, deviations: Mapping[str, float] | None 
     state = _buffers(case.force_field.config.name) | raw
     given: dict[str, Any] = dict(case.about["hyper_parameters"])
     del given["lmax_list"]
+    kept = {**given.get("backbone", given), **changes}
+    kept = {name: value for name, value in kept.items() if name not in changes or value is not None}
+    given = {**given, "backbone": kept} if "backbone" in given else kept
     deviations = deviations or {"energy": RMSD, "forces": RMSD, "stress": RMSD}
     content = {
         "state_dict": {f"{prefix}{name}": value for name, value in state.items()},
@@ -104,6 +119,28 @@ def test_the_command_gives_a_model_with_the_published_outputs(case: CrystalCase,
     assert_near(actual["forces"] / RMSD, case.arrays["caseA/out/forces"], WRITTEN)
     if "stress" in actual:
         assert_near(actual["stress"].flatten(1) / RMSD, case.arrays["caseA/out/stress"], WRITTEN)
+
+
+def test_settings_left_out_are_those_of_the_published_constructors(reference_dir: Path, tmp_path: Path) -> None:
+    path, case = tmp_path / "checkpoint.pt", load(reference_dir, "v3_dens_L3M2")
+    config = import_checkpoint(_file(path, case, changes={"avg_num_nodes": None, "avg_degree": 61.9})).config
+    assert isinstance(config, EquiformerV3Config)
+    assert (config.average_atoms, config.average_degree) == (77.81317, 61.9)
+    case = load(reference_dir, "esen_dens_L3M2")
+    config = import_checkpoint(_file(path, case, changes={"use_envelope": None})).config
+    assert isinstance(config, ESENConfig) and not config.envelope
+    for changes, said in (
+        ({"act_type": "s2"}, "Denskit has act_type=gate only"),
+        ({"mlp_type": "grid", "grid_resolution": 20}, "grid_resolution=20"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            import_checkpoint(_file(path, case, changes=changes))
+
+
+def test_no_published_setting_is_unknown(case: CrystalCase, tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*does not know")
+        import_checkpoint(_file(tmp_path / "checkpoint.pt", case))
 
 
 def test_direct_stresses_have_a_unit_of_their_own(reference_dir: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -316,9 +317,27 @@ def test_other_models_are_named(tmp_path: Path) -> None:
 
 def test_variants_that_we_do_not_have_are_refused(reference_dir: Path, tmp_path: Path) -> None:
     state, model = published(reference_dir, "escn_dens_L3M2")
-    for change in ({"distance_function": "silu"}, {"lmax_list": [3, 4], "mmax_list": [2, 2]}):
-        with pytest.raises(ValueError, match="Denskit's eSCN has"):
+    for change, said in (
+        ({"distance_function": "silu"}, "Denskit has distance_function=gaussian only"),
+        ({"regress_forces": False}, "Denskit has regress_forces=True only"),
+        ({"lmax_list": [3, 4], "mmax_list": [2, 2]}, "Denskit's eSCN has one"),
+    ):
+        with pytest.raises(ValueError, match=said):
             import_checkpoint(saved(tmp_path / "a.pt", checkpoint(state, model | change)))
     forces = {**NORMALIZERS, "forces": {"mean": 1.0, "std": 2.0}}
     with pytest.raises(ValueError, match="forces' normaliser has the mean"):
         import_checkpoint(saved(tmp_path / "a.pt", checkpoint(state, model, normalizers=forces)))
+
+
+def test_settings_that_are_not_known_are_told(reference_dir: Path, tmp_path: Path, case: str) -> None:
+    """A setting that changes the published function must not be dropped in silence."""
+    state, model = published(reference_dir, case)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        import_checkpoint(saved(tmp_path / "a.pt", checkpoint(state, model)))
+    path = saved(tmp_path / "b.pt", checkpoint(state, model | {"use_charges": True, "spin": 2}))
+    with pytest.warns(UserWarning, match="Denskit does not know: spin=2, use_charges=True"):
+        import_checkpoint(path)
+    path = saved(tmp_path / "c.pt", checkpoint(state, model | {"use_pbc": False}))
+    with pytest.warns(UserWarning, match="trained without periodic images"):
+        import_checkpoint(path)

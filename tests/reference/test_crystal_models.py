@@ -69,13 +69,13 @@ def _plain(name: str) -> str:
 def load(folder: Path, name: str) -> CrystalCase:
     about = json.loads((folder / f"{name}.json").read_text())
     given = about["hyper_parameters"]
-    given["lmax_list"] = [given.get("backbone", given)["lmax"]]
     with np.load(folder / f"{name}.npz", allow_pickle=False) as stored:
         arrays = {key: torch.from_numpy(stored[key]) for key in stored.files}
     state = {_plain(key.removeprefix("param/")): value.double() for key, value in arrays.items() if "param/" in key}
     importer = MODELS[MODEL_OF[name.partition("_")[0]]].importer
     assert importer is not None and importer.mark in state
-    config = importer.config(PublishedCheckpoint(state, given, None, None))
+    config = importer.config(PublishedCheckpoint(state, dict(given), None, None))
+    given["lmax_list"] = [given.get("backbone", given)["lmax"]]
     ours, heads = importer.convert(state, config)
     heads = {key: value for key, value in heads.items() if key != "stress"}  # that one belongs to the configuration
     return CrystalCase(arrays, about, importer, model_of(config, ours, heads))

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from denskit.models.equiformer_v2.published import config_of_equiformer_v2, convert_equiformer_v2
+from denskit.models.equiformer_v2.published import IMPORTER, convert_equiformer_v2
+from denskit.models.published_checkpoint import PublishedCheckpoint
 from reference.open_catalyst import AgainstPublished, Case, cases, load_case
 
 
@@ -33,6 +34,6 @@ def test_checkpoints_of_unknown_variants_are_refused(case: Case) -> None:
     given, config = case.about["hyper_parameters"], case.force_field.config
     for change in ({"use_m_share_rad": True}, {"use_gate_act": True, "use_grid_mlp": True, "use_sep_s2_act": False}):
         with pytest.raises(ValueError, match="the checkpoint has "):
-            config_of_equiformer_v2(given | change)
+            IMPORTER.config(PublishedCheckpoint({}, given | change, None, None))
     with pytest.raises(ValueError, match="it is not a published EquiformerV2"):
         convert_equiformer_v2({"weight": torch.zeros(1)}, config)  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ version 1) is a mapping with ``state_dict``, ``config``, ``normalizers`` and, de
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from torch import Tensor
 from denskit.models.config import ModelConfig
 from denskit.reading.budget import naming
 from denskit.reading.torch_files import read_torch
+from denskit.runtime.warning import warn
 
 # entries of state dicts that are not trained: a running average lacks them
 _UNTRAINED = re.compile(
@@ -36,6 +37,13 @@ class PublishedCheckpoint:
     normalizers: dict[str, tuple[float, float]] | None  # "energy", ...: mean, deviation; None: not in the file
     references: Tensor | None  # [Z] eV, energies of elements
 
+
+# hyper-parameters of all models of OCP and fairchem
+_ONE_VALUE: dict[str, Any] = {"regress_forces": True, "use_force_encoding": True}
+_WITHOUT_EFFECT = {
+    "name", "model", "otf_graph", "use_pbc_single", "activation_checkpoint", "activation_checkpointing",
+    "show_timing_info",
+}  # fmt: skip
 
 Converted = tuple[dict[str, Tensor], dict[str, str]]  # weights by name, irreps of heads by name
 
@@ -78,15 +86,58 @@ class PublishedState(dict[str, Tensor]):
             )
 
 
+class PublishedSettings(Mapping[str, Any]):
+    """Published hyper-parameters that record which were read."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self._settings = settings
+        self.unread = set(settings)
+
+    def __getitem__(self, name: str) -> Any:
+        self.unread.discard(name)
+        return self._settings[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._settings)
+
+    def __len__(self) -> int:
+        return len(self._settings)
+
+
 def from_settings(
     config_of: Callable[[Mapping[str, Any]], ModelConfig],
+    *,
+    one_value: Mapping[str, Any],
+    without_effect: frozenset[str] = frozenset(),
 ) -> Callable[[PublishedCheckpoint], ModelConfig]:
-    """:attr:`Importer.config` from the hyper-parameters in the file."""
+    """:attr:`Importer.config` from the hyper-parameters in the file.
+
+    Args:
+        config_of: reads all others; their defaults are those of the published constructor.
+        one_value: hyper-parameters that Denskit has with one value; ValueError for another.
+        without_effect: names of those that change no prediction.
+    """
 
     def config(checkpoint: PublishedCheckpoint) -> ModelConfig:
         if checkpoint.model is None:
             raise ValueError("there are none (config); give them with --model")
-        return config_of(checkpoint.model)
+        settings = PublishedSettings(checkpoint.model.get("backbone", checkpoint.model))
+        for name, value in {**_ONE_VALUE, **one_value}.items():
+            if settings.get(name, value) != value:
+                raise ValueError(f"the checkpoint has {name}={settings[name]}; Denskit has {name}={value} only")
+        found = config_of(settings)
+        if not settings.get("use_pbc", True):
+            warn(
+                "the checkpoint has use_pbc=False: it was trained without periodic images.  Denskit takes each "
+                "structure's own pbc: set pbc=False in periodic files"
+            )
+        if unknown := sorted(settings.unread - _WITHOUT_EFFECT - without_effect):
+            told = ", ".join(f"{name}={settings[name]}" for name in unknown)
+            warn(
+                f"the checkpoint has settings that Denskit does not know: {told}.  If one of them changes the model, "
+                "predictions are wrong: compare a few energies and forces with the published code"
+            )
+        return found
 
     return config
 

@@ -16,6 +16,13 @@ from denskit.models.published_checkpoint import Converted, Importer, from_settin
 
 NORMS = {"layer_norm": "layer_norm", "layer_norm_sh": "separable_layer_norm", "rms_norm_sh": "rms_norm"}
 
+_ONE_VALUE = dict.fromkeys(
+    ("use_m_share_rad", "use_s2_act_attn", "use_noise_schedule_sigma_encoding", "use_tp_reparam"), False
+) | {"distance_function": "gaussian"}
+_WITHOUT_EFFECT = frozenset(  # the published code has 600 Gaussians and SiLU, whatever these say
+    {"num_distance_basis", "num_sphere_samples", "attn_activation", "ffn_activation", "use_energy_lin_ref",
+     "load_energy_lin_ref", "use_denoising_energy", "use_denoising_stress", "regress_stress"}
+)  # fmt: skip
 _HEADS = (
     (r"^energy_block\.", "heads.energy.feed_forward."),
     (r"^force_block\.", "heads.forces.attention."),
@@ -39,9 +46,6 @@ def config_of_equiformer_v2(model: Mapping[str, Any]) -> EquiformerV2Config:
 
     Raises ValueError for a variant that Denskit does not have.
     """
-    for name in ("use_m_share_rad", "use_s2_act_attn", "use_noise_schedule_sigma_encoding", "use_tp_reparam"):
-        if model.get(name):
-            raise ValueError(f"the checkpoint has {name}=True, a variant of EquiformerV2 that Denskit does not have")
     gate, separable = model.get("use_gate_act", False), model.get("use_sep_s2_act", True)
     grid_mlp = model.get("use_grid_mlp", False)
     if gate and grid_mlp and not separable:
@@ -85,5 +89,7 @@ def config_of_equiformer_v2(model: Mapping[str, Any]) -> EquiformerV2Config:
 
 
 IMPORTER = Importer(
-    "blocks.0.ga.so2_conv_1.fc_m0.weight", from_settings(config_of_equiformer_v2), convert_equiformer_v2
+    "blocks.0.ga.so2_conv_1.fc_m0.weight",
+    from_settings(config_of_equiformer_v2, one_value=_ONE_VALUE, without_effect=_WITHOUT_EFFECT),
+    convert_equiformer_v2,
 )

@@ -24,6 +24,13 @@ ACTIVATIONS = {
     "sep_s2": "separable_s2",
 }
 
+_ONE_VALUE = dict.fromkeys(
+    ("use_atom_edge_embedding", "use_rad_l_parametrization", "use_grid_mlp", "use_attn_renorm"), True
+)
+_WITHOUT_EFFECT = frozenset(  # on predictions: dropout that Denskit's EquiformerV3 does not have, and its memory
+    {"alpha_drop", "attn_mask_rate", "value_drop", "proj_drop", "ffn_drop", "use_head_reg",
+     "gradient_checkpointing_block_list"}
+)  # fmt: skip
 _HEADS = (
     (r"^energy_block\.linear_1\.", "heads.energy.first."),
     (r"^energy_block\.linear_2\.", "heads.energy.second."),
@@ -55,11 +62,6 @@ def config_of_equiformer_v3(model: Mapping[str, Any]) -> EquiformerV3Config:
 
     Raises ValueError for a variant that Denskit does not have.
     """
-    wanted = {"use_atom_edge_embedding": True, "use_rad_l_parametrization": True, "use_grid_mlp": True,
-              "use_attn_renorm": True}  # fmt: skip
-    for name, value in wanted.items():
-        if model.get(name, value) != value:
-            raise ValueError(f"the checkpoint has {name}={model[name]}, a variant of EquiformerV3 that Denskit lacks")
     activation, other = model["attn_activation"], model.get("ffn_activation")
     if activation not in ACTIVATIONS or other not in ACTIVATIONS or ACTIVATIONS[other] != ACTIVATIONS[activation]:
         raise ValueError(
@@ -97,12 +99,15 @@ def config_of_equiformer_v3(model: Mapping[str, Any]) -> EquiformerV3Config:
         softcap=model.get("softcap"),
         attention_epsilon=model.get("attn_eps", 1e-16),
         envelope=model.get("use_envelope", True),
-        attention_dropout=model.get("attn_weights_drop", 0.0),
-        stochastic_depth=model.get("drop_path_rate", 0.0),
-        average_atoms=model.get("avg_num_nodes", 1.0),
+        attention_dropout=model.get("attn_weights_drop", 0.1),
+        stochastic_depth=model.get("drop_path_rate", 0.05),
+        average_atoms=model.get("avg_num_nodes", 77.81317),
+        average_degree=model.get("avg_degree", 23.395238876342773),
     )
 
 
 IMPORTER = Importer(
-    "blocks.0.ga.so2_linear_1.fc_m0.weight", from_settings(config_of_equiformer_v3), convert_equiformer_v3
+    "blocks.0.ga.so2_linear_1.fc_m0.weight",
+    from_settings(config_of_equiformer_v3, one_value=_ONE_VALUE, without_effect=_WITHOUT_EFFECT),
+    convert_equiformer_v3,
 )

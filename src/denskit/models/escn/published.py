@@ -84,10 +84,6 @@ def config_of_escn(model: Mapping[str, Any]) -> ESCNConfig:
     degrees, orders = model.get("lmax_list", [6]), model.get("mmax_list", [2])
     if len(degrees) != 1 or len(orders) != 1:
         raise ValueError(f"the checkpoint has resolutions {degrees}; Denskit's eSCN has one")
-    wanted = {"distance_function": "gaussian", "regress_forces": True, "use_force_encoding": True}
-    for name, value in wanted.items():
-        if model.get(name, value) != value:
-            raise ValueError(f"the checkpoint has {name}={model[name]}; Denskit's eSCN has {value}")
     cutoff = model.get("cutoff", 8.0)
     return ESCNConfig(
         cutoff=cutoff,
@@ -108,5 +104,7 @@ def config_of_escn(model: Mapping[str, Any]) -> ESCNConfig:
 
 
 IMPORTER = Importer(
-    "layer_blocks.0.message_block.so2_block_source.fc1_m0.weight", from_settings(config_of_escn), convert_escn
+    "layer_blocks.0.message_block.so2_block_source.fc1_m0.weight",
+    from_settings(config_of_escn, one_value={"distance_function": "gaussian", "resolution": None}),
+    convert_escn,
 )

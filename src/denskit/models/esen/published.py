@@ -39,10 +39,9 @@ def config_of_esen(model: Mapping[str, Any]) -> ESENConfig:
 
     Raises ValueError for a variant that Denskit does not have.
     """
-    model = model.get("backbone", model)
-    for name, wanted in (("norm_type", "rms_norm_sh"), ("act_type", "gate")):
-        if model.get(name, wanted) != wanted:
-            raise ValueError(f"the checkpoint has {name}={model[name]}, a variant of eSEN that Denskit does not have")
+    atomwise, points = model.get("mlp_type", "grid"), model.get("grid_resolution")
+    if atomwise == "grid" and points is not None:
+        raise ValueError(f"the checkpoint has grid_resolution={points}; Denskit's eSEN chooses the points by degree")
     direct = model.get("direct_forces", True)
     return ESENConfig(
         cutoff=model["cutoff"],
@@ -59,9 +58,13 @@ def config_of_esen(model: Mapping[str, Any]) -> ESENConfig:
         edge_channels=model["edge_channels"],
         num_basis=model["num_distance_basis"],
         radial_basis=model.get("distance_function", "gaussian"),
-        atomwise=model.get("mlp_type", "spectral"),
-        envelope=model.get("use_envelope", True),
+        atomwise=atomwise,
+        envelope=model.get("use_envelope", False),
     )
 
 
-IMPORTER = Importer("blocks.0.edge_wise.so2_conv_1.fc_m0.weight", from_settings(config_of_esen), convert_esen)
+IMPORTER = Importer(
+    "blocks.0.edge_wise.so2_conv_1.fc_m0.weight",
+    from_settings(config_of_esen, one_value={"norm_type": "rms_norm_sh", "act_type": "gate"}),
+    convert_esen,
+)
