@@ -34,6 +34,8 @@ SHELL = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SETTINGS = re.compile(r"^\| [^|]+ \| `([\w.]+=[^`]+)` \|$", re.MULTILINE)  # rows of tables: what one wants, what to say
 STUDY = re.compile(r"^```yaml\n((?:(?!```).*\n)*?variants:(?:(?!```).*\n)*)```$", re.MULTILINE)
 LINK = re.compile(r"\[[^\]]*\]\((?!https?:|mailto:|#|gallery/index.rst)([^)#\s]+)")  # the build makes the gallery
+SECTION = re.compile(r"\]\((?!https?:)([^)#\s]*)#([^)\s]+)\)")  # a link to a heading of this page or of another
+HEADING = re.compile(r"^#{1,3} (.+)$", re.MULTILINE)  # those that have an anchor on the site
 
 
 def blocks(text: str) -> list[str]:
@@ -59,6 +61,20 @@ def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.Monke
 def test_links_lead_to_files(page: Path) -> None:
     text = FENCED.sub("", page.read_text("utf-8"))
     assert [link for link in LINK.findall(text) if not (page.parent / link).exists()] == []
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of the headings of a page, as GitHub and the site make them."""
+    headings = HEADING.findall(FENCED.sub("", page.read_text("utf-8")))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_headings(page: Path) -> None:
+    sections = SECTION.findall(FENCED.sub("", page.read_text("utf-8")))
+    named = [(page if not name else (page.parent / name).resolve(), anchor) for name, anchor in sections]
+    pages = {to: anchors(to) for to, _ in named if to.suffix == ".md"}
+    assert [f"{to.name}#{anchor}" for to, anchor in named if to in pages and anchor not in pages[to]] == []
 
 
 def test_blocks_finds_what_runs_and_leaves_what_does_not() -> None:
