@@ -279,12 +279,15 @@ def test_long_validations_are_told(tiny: Tiny, systems: dict[str, System]) -> No
         return "\n".join(hints_before(PlannedTraining(config, Schedule(config.training, 6), frames, 6000)))
 
     every = "training.evaluate_every=100 steps"
-    assert "hint: 10 validations of 6,000 structures judge more than the steps train on (8,000)" in hinted(every)
+    assert (
+        "hint: the structures that validations judge (10 times 6,000) are more than the steps train on (8,000)"
+        in hinted(every)
+    )
     assert "training.evaluate_structures=100 judges fewer" in hinted(every)
     assert hinted(every, "training.evaluate_structures=100") == ""
     assert hinted("training.evaluate_every=1000 steps") == ""
     often = hinted("training.max_steps=12", "training.evaluate_every=1 steps", "training.evaluate_structures=10")
-    assert "12 validations of 10 structures judge more than" in often and "evaluate_structures=" not in often
+    assert "validations judge (12 times 10)" in often and "evaluate_structures=" not in often
 
 
 def test_denoising_is_suggested_where_it_was_measured_to_pay(tiny: Tiny, systems: dict[str, System]) -> None:

@@ -230,14 +230,15 @@ def long_validations(planned: PlannedTraining) -> str | None:
     training, count = planned.config.training, planned.schedule.validations()
     judged = min(planned.valid, training.evaluate_structures or planned.valid)
     trained = planned.schedule.total_steps * training.batch_size
-    if not count * judged > trained:
+    fewer = max(10, trained // (8 * max(count, 1)))
+    ways = [f"training.evaluate_structures={fewer} judges fewer"] if fewer < judged else []
+    if count > 1:
+        ways.append(f"a longer training.evaluate_every (now {training.evaluate_every}) judges less often")
+    if not (count * judged > trained and ways):
         return None
-    fewer = max(10, trained // (8 * count))
-    less = f"training.evaluate_structures={fewer} judges fewer, " if fewer < judged else ""
     return (
-        f"{count:,} validations of {judged:,} structures judge more than the steps train on ({trained:,}), and may "
-        f"take most of the time; {less}a longer training.evaluate_every (now {training.evaluate_every}) judges less "
-        "often"
+        f"the structures that validations judge ({count:,} times {judged:,}) are more than the steps train on "
+        f"({trained:,}), and may take most of the time; {', '.join(ways)}"
     )
 
 
