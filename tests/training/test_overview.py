@@ -53,6 +53,16 @@ def test_errors_of_a_study_and_of_evaluate_are_the_same_for_all(folder: RunFolde
     assert overview_of(folder.path).test == of_study["test"] == Run(folder.path).errors
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("result.json", '{"errors": 3}'), ("result.json", "[1]"), ("test.json", "[1]"), ("result.json", '{"err')],
+)
+def test_damaged_errors_are_named(folder: RunFolder, name: str, text: str) -> None:
+    (folder.path / name).write_text(text)
+    with pytest.raises(ValueError, match=rf"{name} is damaged"):
+        errors_of(folder)
+
+
 def test_metrics_are_read_with_gaps(folder: RunFolder) -> None:
     with pytest.raises(FileNotFoundError, match="metrics.csv"):
         metrics_of(folder)

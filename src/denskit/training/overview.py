@@ -14,7 +14,7 @@ import numpy as np
 
 from denskit.files import locked
 from denskit.models.model_file import read_header
-from denskit.reading.budget import naming
+from denskit.reading.budget import Unreadable, naming
 from denskit.reading.documents import read_json, read_yaml
 from denskit.runtime.run_state import STEP, RunState, lines_of, progress_of, state_of
 from denskit.training.run_folder import FRAMES, RunFolder
@@ -98,10 +98,17 @@ def errors_of(folder: RunFolder) -> dict[str, dict[str, float]]:
     """Errors of the model that the run kept, by test: of the study that it belongs to, and of ``denskit evaluate``.
 
     Both are removed with the model.  Those of the study are preferred: they are measured alike for all its runs.
+    Raises Unreadable for a damaged file.
     """
     test, result = folder.path / "test.json", folder.path / "result.json"
-    found = {"test": read_json(test)} if test.is_file() else {}
-    return found | (read_json(result)["errors"] if result.is_file() else {})
+    found = {test: {"test": read_json(test)}} if test.is_file() else {}
+    if result.is_file():
+        with naming(result, "is damaged"):
+            found[result] = read_json(result)["errors"]
+    for path, errors in found.items():
+        if not isinstance(errors, dict) or not all(isinstance(of_test, dict) for of_test in errors.values()):
+            raise Unreadable(f"{path} is damaged: it holds no errors by test; remove it and evaluate again")
+    return {test: of_test for errors in found.values() for test, of_test in errors.items()}
 
 
 def rows_of(folder: RunFolder) -> list[dict[str, str]]:
