@@ -103,7 +103,7 @@ def test_crystals_of_one_formula_are_told_apart(tmp_path: Path) -> None:
 def test_legends_name_crystals_that_look_alike() -> None:
     alike = [{"index": index, "name": "a_$1", "formula": "Cu"} for index in (0, 2)]
     other = {"index": 3, "formula": "Au"}
-    assert _names([*alike, other]) == {0: r"a_\$1 Cu (0)", 2: r"a_\$1 Cu (2)", 3: "Au"}
+    assert _names([*alike, other]) == {0: "a_$1 Cu (0)", 2: "a_$1 Cu (2)", 3: "Au"}
 
 
 def test_a_frequency_of_nothing_has_no_sign(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1473,13 +1473,18 @@ def test_figures_say_how_many_seeds_and_have_points_near_their_values(tmp_path: 
     figures = study_figures(replace(results, warning="tested on different structures: so what"))
     titles = [figure.get_suptitle() for figure in figures.values()]
     assert titles[0] == "six: mean and range over seeds (1 to 2)\ntested on different structures: so what"
-    assert titles[1] == "six\ntested on different structures: so what"
+    assert titles[1] == "six: mean and standard error over seeds (1 to 2)\ntested on different structures: so what"
     (panel,) = figures["data_split_train"].axes
     shifts = [line.get_xdata() / np.array([16, 1024]) for line, *_ in panel.containers]
     assert len(shifts) == 6 and np.max(shifts) == pytest.approx(1.04) and np.min(shifts) == pytest.approx(1 / 1.04)
     for runs, told in ((found[:1], "one seed"), (found[:2], "mean and range over 2 seeds")):
         few = tabulate("few", runs, ["a"], [{FRAMES: 16}])
         assert study_figures(few)["learning_curves"].get_suptitle() == f"few: {told}"
+    for run in found[:3]:
+        RunFolder(run.folder).metrics.write_text(f"step,valid_{FORCES}\n20,{10 + 5 * run.seed}\n")
+    (panel,) = study_figures(tabulate("few", found[:2], ["a"], [{FRAMES: 16}]))["learning_curves"].axes
+    (bars,) = panel.containers
+    assert bars.lines[0].get_ydata() == [12.5] and panel.get_ylim()[0] < 10 < 15 < panel.get_ylim()[1]
     close = [replace(run, values={FRAMES: run.values[FRAMES] // 1024 + 100}) for run in found]
     results = tabulate("close", close, list("abcdef"), [{FRAMES: 100}, {FRAMES: 101}])
     (panel,) = study_figures(results)["data_split_train"].axes

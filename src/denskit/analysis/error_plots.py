@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import scipy  # its parts are loaded when they are used
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from denskit.analysis.plots import COLOURS, MEV, plain_ticks, row_of_axes, series_style
+from denskit.analysis.plots import COLOURS, MEV, legends, plain_ticks, row_of_axes, series_style
 
 _BINS = 12  # of a quantity that errors are averaged over
+_FEW = 200  # points that are drawn larger
 
 
 def histogram_figure(panels: Mapping[str, Mapping[str, np.ndarray]]) -> Figure:
@@ -24,7 +26,8 @@ def histogram_figure(panels: Mapping[str, Mapping[str, np.ndarray]]) -> Figure:
         everything = MEV * np.concatenate(list(errors.values()))
         largest = everything.max()
         lowest = max(everything.min() * 0.999, largest * 1e-5)  # smaller ones are in the first bin
-        bins = np.geomspace(lowest, largest * 1.001, 50)
+        most = max(map(len, errors.values()))
+        bins = np.geomspace(lowest, largest * 1.001, int(np.clip(3 * most**0.5, 8, 50)))
         for place, (label, values) in enumerate(errors.items()):
             weights = np.full(len(values), 100 / len(values))
             shown = np.maximum(MEV * values, lowest)
@@ -34,8 +37,7 @@ def histogram_figure(panels: Mapping[str, Mapping[str, np.ndarray]]) -> Figure:
             )  # fmt: skip
         axes.set(xlabel=name, ylabel="share (%)", xscale="log")
         plain_ticks(axes.xaxis)
-        if len(errors) > 1:
-            axes.legend(frameon=False, fontsize=8, ncols=1 + len(errors) // 9)
+    legends(figure, [axes for axes, errors in zip(row, panels.values(), strict=True) if len(errors) > 1])
     return figure
 
 
@@ -50,7 +52,7 @@ def trend_figure(panels: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Figure:
         axes.set(xlabel=name, ylabel="force error of an atom (meV/Å)", xscale="log", yscale="log")
         for axis in (axes.xaxis, axes.yaxis):
             plain_ticks(axis)
-        axes.legend(frameon=False, fontsize=9)
+        legends(figure, [axes])
     return figure
 
 
@@ -62,21 +64,28 @@ def calibration_figure(spread: np.ndarray, error: np.ndarray) -> Figure:
     figure, (axes,) = row_of_axes(1, width=5.2, height=4.2)
     kept = (spread > 0) & (error > 0)
     spread, error = MEV * spread[kept], MEV * error[kept]
-    shown = slice(None, None, max(1, len(error) // 4000))
-    axes.scatter(spread[shown], error[shown], s=3, alpha=0.15, linewidths=0, color="0.5", rasterized=True)
+    _draw_cloud(axes, spread, error)
     groups = np.array_split(np.argsort(spread), min(_BINS, len(spread)))
     x, y = (np.array([np.sqrt(np.mean(values[group] ** 2)) for group in groups]) for values in (spread, error))
     axes.plot(x, y, color=COLOURS[0], marker="o", markersize=4, label="root mean square in bins of spread")
     axes.axline((x[0], x[0]), (x[-1], x[-1]), color="0.4", linewidth=0.9, linestyle="--", label="spread = error")
     axes.set(xlabel="spread of the committee (meV/Å)", ylabel="error of its mean (meV/Å)", xscale="log", yscale="log")
-    axes.set_ylim(np.quantile(error, 0.002), error.max() * 1.3)
-    axes.legend(frameon=False, fontsize=9)
+    axes.set_ylim(0.9 * min(np.quantile(error, 0.002), y.min()), error.max() * 1.3)
+    for axis in (axes.xaxis, axes.yaxis):
+        plain_ticks(axis)
+    legends(figure, [axes])
     return figure
 
 
-def _draw_trend(axes: Axes, quantity: np.ndarray, error: np.ndarray) -> None:
+def _draw_cloud(axes: Axes, quantity: np.ndarray, error: np.ndarray) -> None:
+    """At most some 4,000 points; few are larger and darker."""
     shown = slice(None, None, max(1, len(error) // 4000))
-    axes.scatter(quantity[shown], error[shown], s=3, alpha=0.15, linewidths=0, color="0.5", rasterized=True)
+    look: dict[str, Any] = {"s": 3, "alpha": 0.15} if len(error) > _FEW else {"s": 14, "alpha": 0.6}
+    axes.scatter(quantity[shown], error[shown], linewidths=0, color="0.5", rasterized=True, **look)
+
+
+def _draw_trend(axes: Axes, quantity: np.ndarray, error: np.ndarray) -> None:
+    _draw_cloud(axes, quantity, error)
     order = np.argsort(quantity)
     groups = [group for group in np.array_split(order, min(_BINS, len(order))) if len(group)]
     x = [np.median(quantity[group]) for group in groups]
@@ -86,4 +95,4 @@ def _draw_trend(axes: Axes, quantity: np.ndarray, error: np.ndarray) -> None:
     axes.fill_between(x, low, high, color=COLOURS[0], alpha=0.2, linewidth=0, label="10 to 90 %")
     means = [error[group].mean() for group in groups]
     axes.plot(x, means, color=COLOURS[0], marker="o", markersize=3.5, label=f"mean{rank}")
-    axes.set_ylim(np.quantile(error, 0.002), error.max() * 1.3)
+    axes.set_ylim(0.9 * min(np.quantile(error, 0.002), low.min()), error.max() * 1.3)

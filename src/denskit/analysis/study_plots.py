@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, NullLocator
+from matplotlib.ticker import NullLocator
+from matplotlib.transforms import offset_copy
 
-from denskit.analysis.plots import log_errors, row_of_axes, save_figure, series_style
+from denskit.analysis.plots import legends, log_errors, row_of_axes, save_figure, series_style, whole_ticks
 from denskit.evaluation.study.config import ENERGY, FORCES, METRICS, describe
-from denskit.evaluation.study.results import ROUNDING, Column, Results
+from denskit.evaluation.study.results import ROUNDING, Column, Found, Results
 from denskit.training.overview import metrics_of
 from denskit.training.run_folder import RunFolder
 
 _NAMES = {"data.split.train": "training frames", "training.max_steps": "training steps"}  # of axes
 _MOST = 4  # panels in a row
-_BESIDE = 4  # more variants than these: the legend would cover the panel
-_LETTERS = 34  # in a line of a legend
-_WIDTH = 2.4  # inches of a legend beside the panels
+_SIDE = 7.0  # points between two variants at the only step
 _APART, _SPREAD = 0.06, 0.6  # of the gap between two values: two variants, all variants
 _FARTHEST = 0.04  # of a value on a logarithmic axis, of the length of a linear one: any variant from its value
 
@@ -58,7 +55,8 @@ def _axis_figure(results: Results, axis: str) -> Figure:
     """Error of each variant against a numeric axis, one panel a test and metric; bars are standard errors."""
     there = [column for column in results.columns if column not in results.unresolved] or list(results.columns)
     columns = sorted(there, key=lambda column: column.metric != FORCES)[:_MOST]
-    figure, row = row_of_axes(len(columns), width=4.4, title=_title(results))
+    title = _over_seeds("mean and standard error", results.found)
+    figure, row = row_of_axes(len(columns), width=4.4, title=_title(results, title))
     values = sorted({_number(run.values[axis]) for run in results.found})
     scale = "log" if values[0] > 0 else "linear"
     for axes, column in zip(row, columns, strict=True):
@@ -70,7 +68,7 @@ def _axis_figure(results: Results, axis: str) -> Figure:
             log_errors(axes)
         axes.set_xticks(values, [f"{value:g}" for value in values])
         axes.xaxis.set_minor_locator(NullLocator())
-    _legends(figure, row)
+    legends(figure, row)
     return figure
 
 
@@ -100,7 +98,8 @@ def _draw_axis(axes: Axes, results: Results, axis: str, column: Column, values: 
     for place, (label, points) in enumerate(lines.items()):
         x, y, error = np.array(sorted(points)).T
         x = np.array([moved(value, place) for value in x])
-        axes.errorbar(x, y, yerr=np.nan_to_num(error), marker="o", markersize=4, capsize=2, **_style(place, label))
+        style = series_style(place, points=True)
+        axes.errorbar(x, y, yerr=np.nan_to_num(error), markersize=4, capsize=2, label=label, **style)
 
 
 def _curves_figure(results: Results) -> Figure | None:
@@ -108,11 +107,7 @@ def _curves_figure(results: Results) -> Figure | None:
     band from lowest to highest.  None without validation structures."""
     points = list(dict.fromkeys(run.point for run in results.found))
     shown = points[:_MOST]
-    counts = Counter((run.point, run.variant) for run in results.found if run.point in shown).values()
-    few, many = min(counts), max(counts)
-    title = "one seed" if many == 1 else f"mean and range over {many} seeds"
-    if few != many:
-        title = f"mean and range over seeds ({few} to {many})"
+    title = _over_seeds("mean and range", [run for run in results.found if run.point in shown])
     if len(points) > _MOST:
         title += f" (the first {_MOST} of {len(points)})"
     curves = {run.folder: metrics_of(RunFolder(run.folder)) for run in results.found if run.point in shown}
@@ -127,28 +122,26 @@ def _curves_figure(results: Results) -> Figure | None:
         for place, variant in enumerate(dict.fromkeys(run.variant for run in results.found)):
             runs = [run for run in results.found if run.point == point and run.variant == variant]
             _draw_curve(axes, [curves[run.folder] for run in runs], variant, place, f"valid_{metric}")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        whole_ticks(axes.xaxis)
         axes.set(xlabel="training step", ylabel=f"validation MAE, {METRICS[metric]}", title=point)
         log_errors(axes)
-    _legends(figure, row)
+    legends(figure, row)
     return figure
+
+
+def _over_seeds(measures: str, runs: Sequence[Found]) -> str:
+    """What is drawn of the runs, in words."""
+    counts = Counter((run.point, run.variant) for run in runs).values()
+    few, many = min(counts), max(counts)
+    if many == 1:
+        return "one seed"
+    return f"{measures} over {many} seeds" if few == many else f"{measures} over seeds ({few} to {many})"
 
 
 def _title(results: Results, what: str = "") -> str:
     """The title of a figure, and a warning in a line of its own."""
     title = f"{results.title}: {what}" if what else results.title
     return f"{title}\n{results.warning}" if results.warning else title
-
-
-def _legends(figure: Figure, row: Sequence[Axes]) -> None:
-    """One in each panel, or beside the panels where it would cover them."""
-    handles = {label: handle for axes in row for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    if len(handles) > _BESIDE:
-        figure.set_figwidth(figure.get_figwidth() + _WIDTH)
-        figure.legend(list(handles.values()), list(handles), loc="outside right center", frameon=False, fontsize=9)
-        return
-    for axes in row:
-        axes.legend(frameon=False, fontsize=9)
 
 
 def _draw_curve(axes: Axes, runs: Sequence[dict[str, np.ndarray]], label: str, place: int, error: str) -> None:
@@ -161,12 +154,14 @@ def _draw_curve(axes: Axes, runs: Sequence[dict[str, np.ndarray]], label: str, p
         return
     steps = sorted(set.intersection(*(set(curve[0].tolist()) for curve in curves)))
     values = np.array([[curve[1][curve[0] == step][0] for step in steps] for curve in curves])
-    (line,) = axes.plot(steps, values.mean(0), marker=".", **_style(place, label))
-    if len(steps) > 1:
-        axes.fill_between(steps, values.min(0), values.max(0), color=line.get_color(), alpha=0.15, linewidth=0)
-    else:
-        axes.vlines(steps, values.min(0), values.max(0), color=line.get_color(), alpha=0.4)
-
-
-def _style(place: int, label: str) -> dict[str, Any]:
-    return {**series_style(place), "label": textwrap.fill(label, _LETTERS)}
+    style = {**series_style(place, points=True), "label": label, "markersize": 4}
+    if len(steps) == 1:
+        beside = offset_copy(axes.transData, axes.get_figure(root=True), x=_SIDE * place, units="points")
+        mean = values.mean(0)
+        bars = [mean - values.min(0), values.max(0) - mean]
+        axes.errorbar(steps, mean, yerr=bars, capsize=2, transform=beside, **style)
+        axes.update_datalim([(steps[0], values.min()), (steps[0], values.max())])
+        axes.autoscale_view()
+        return
+    axes.plot(steps, values.mean(0), **style)
+    axes.fill_between(steps, values.min(0), values.max(0), color=style["color"], alpha=0.15, linewidth=0)

@@ -14,7 +14,7 @@ from denskit.simulation.stability.folder import HEADER, SUMMARY, StudyFiles
 OF_RUNS = "stability"  # folder in that of a run
 _CAPTION = (
     "Left: density of all interatomic distances beside the reference. Then temperature and potential energy of each "
-    "simulation; a cross where it became unstable."
+    "simulation, with a running mean where there are many snapshots; a cross where it became unstable."
 )
 
 
