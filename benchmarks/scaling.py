@@ -145,22 +145,33 @@ def memories(sizes: list[int], chunks: list[str], kernels: list[str], shared: li
 
 
 def plot(document: dict[str, list[dict[str, object]]], path: Path) -> None:
-    """Time of an edge and memory against edges."""
-    import matplotlib
+    """Time of an edge, of its neighbour search, and memory against edges; chunks dashed."""
+    from denskit.analysis.plots import COLOURS, legends, plain_ticks, row_of_axes, save_figure, series_style
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3.2), layout="constrained")
-    for rows, axes, y in ((document["times"], left, "min_us"), (document["memory"], right, "MiB")):
-        for what in dict.fromkeys(row["what"] for row in rows):
+    figure, (left, middle, right) = row_of_axes(3, width=4.0)
+    searches = ("search", "search with skin", "update")
+    for rows, axes, y, ours in (
+        (document["times"], left, "min_us", False),
+        (document["times"], middle, "min_us", True),
+        (document["memory"], right, "MiB", False),
+    ):
+        names = [what for what in dict.fromkeys(row["what"] for row in rows) if (what in searches) == ours]
+        kinds = list(dict.fromkeys(what.partition(",")[0] for what in names))  # of one colour, with and without chunks
+        for what in names:
             chosen = [row for row in rows if row["what"] == what]
-            axes.loglog([row["edges"] for row in chosen], [row[y] for row in chosen], "o-", label=what, markersize=3)
+            kind, _, setting = what.partition(",")
+            style = series_style(kinds.index(kind) + (len(COLOURS) if setting else 0), points=True)
+            x, values = ([row[key] for row in chosen] for key in ("edges", y))
+            axes.loglog(x, values, label=what, markersize=4, fillstyle="none" if setting else "full", **style)
         axes.set_xlabel("edges")
-        axes.legend(fontsize=7)
-    left.set_ylabel("µs an edge, one thread")
-    right.set_ylabel("peak memory, MiB")
-    figure.savefig(path, dpi=110)
+        for axis in (axes.xaxis, axes.yaxis):
+            plain_ticks(axis)
+    low, high = left.get_ylim()
+    left.set(ylabel="energy and forces (µs an edge, one thread)", ylim=(low, 1.6 * high))  # room for the legend
+    middle.set(ylabel="neighbours (µs an edge, one thread)")
+    right.set(ylabel="growth of the peak memory (MiB)")
+    legends(figure, [left, middle, right])
+    save_figure(figure, path)
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from denskit.analysis.plots import COLOURS, plain_ticks, row_of_axes, save_figure
+from denskit.analysis.plots import legends, plain_ticks, row_of_axes, save_figure, series_style
 from denskit.files import write_json
 from denskit_accuracy.frames import SETS
 from denskit_accuracy.programs import PROGRAMS
@@ -20,6 +20,7 @@ ERRORS = {  # key: title of its column
     "energy_mae_meV": "energy MAE (meV)",
     "stress_mae_meV_per_A3": "stress MAE (meV/Å³)",
 }
+FIRST = ("denskit", "denskit-dens")  # in the colours that they have in other pictures
 HEADER = ("minutes", "start-up (s)", "length", "version")
 
 
@@ -49,25 +50,28 @@ def table(results: Sequence[dict[str, Any]]) -> str:
 
 
 def figure(results: Sequence[dict[str, Any]]) -> Figure:
-    """Validation force MAE against minutes, a panel a set and a colour a program; dots: on the test frames."""
+    """Validation force MAE against minutes, a panel a set and a colour a program; large: of the test frames."""
     names = list(dict.fromkeys(row["set"] for row in results))
     drawing, row_of = row_of_axes(len(names), width=4.4, title="Force MAE against processor time of one thread")
-    colours = dict(zip(PROGRAMS, COLOURS, strict=False))
+    places = {program: place for place, program in enumerate(dict.fromkeys((*FIRST, *PROGRAMS)))}
     for axes, name in zip(row_of, names, strict=True):
         for program in PROGRAMS:
             rows = [row for row in results if row["set"] == name and row["program"] == program]
             if not rows:
                 continue
+            style = series_style(places[program], points=True)
             for row in rows:
                 minutes, errors = zip(*row["curve"], strict=True)
-                axes.plot(minutes, errors, color=colours[program], linewidth=1)
-            axes.plot(
-                [row["used_minutes"] for row in rows], [row["forces_mae_meV_per_A"] for row in rows], "o",
-                color=colours[program], label=program,
-            )  # fmt: skip
-        axes.set(title=name, xlabel="minutes", ylabel="force MAE, meV/Å", xscale="log", yscale="log")
-        plain_ticks(axes.yaxis)
-        axes.legend(frameon=False, fontsize=9)
+                axes.plot(minutes, errors, linewidth=1, markersize=2, **style)
+            used, errors = ([row[key] for row in rows] for key in ("used_minutes", "forces_mae_meV_per_A"))
+            axes.plot(used, errors, markersize=8, markeredgecolor="white", **{**style, "linestyle": "none"})
+            axes.plot([], [], label=program, **style)
+        axes.plot([], [], "o-", color="0.5", linewidth=1, markersize=2, label="line: validation structures")
+        axes.plot([], [], "o", color="0.5", markersize=8, markeredgecolor="white", label="large: test structures")
+        axes.set(title=name, xlabel="processor time (minutes)", ylabel="force MAE (meV/Å)", xscale="log", yscale="log")
+        for axis in (axes.xaxis, axes.yaxis):
+            plain_ticks(axis)
+    legends(drawing, row_of)
     return drawing
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from denskit.analysis.plots import COLOURS, row_of_axes, save_figure
+from matplotlib.figure import Figure
+
+from denskit.analysis.plots import legends, row_of_axes, save_figure, series_style, whole_ticks
 from denskit.reading.documents import read_json
 
 COLUMNS = (
@@ -17,9 +18,18 @@ COLUMNS = (
 LABELS = {
     "atoms": "atoms in a periodic cell",
     "edges": "edges (by the cutoff)",
-    "l_max": "highest degree L",
+    "l_max": "highest degree $L_\\mathrm{max}$",
     "batch": "structures in a batch",
 }
+WORK = {
+    "train": "training step",
+    "energy_forces": "energies and forces",
+    "md": "step of dynamics",
+    "loader": "reading of a batch",
+    "neighbors": "neighbour search",
+    "dens": "training step with DeNS",
+}
+STYLES = {"ours": series_style(0, points=True), "theirs": {**series_style(2, points=True), "linestyle": "--"}}
 NONE = "-"
 
 
@@ -106,21 +116,30 @@ def _memory(side: dict[str, Any]) -> str:
     return f"{side['memory']['process_mb']:.0f}" if side["memory"] else NONE
 
 
-def plot_scaling(data: dict[str, Any], output: Path) -> Path:
-    """Milliseconds of a step, and of a unit where there is one, against the size; every side of the contests."""
+def scaling_figure(data: dict[str, Any]) -> Figure:
+    """Median milliseconds, also of a unit where there is one, against the size; every side of the contests."""
     over, unit, records = data["over"], data["cost_per"], data["records"]
     sizes = [record.get(over, value) for record, value in zip(records, data["values"], strict=True)]
     panels = [None, unit] if unit else [None]
-    figure, row = row_of_axes(len(panels), width=4.6, title=f"{data['job']['work']}, {data['job']['model']}")
+    title = f"{WORK[data['job']['work']]}, {data['job']['model']}: medians"
+    figure, row = row_of_axes(len(panels), width=4.6, title=title)
     for axes, per in zip(row, panels, strict=True):
-        for side, colour in zip(("ours", "theirs"), cycle(COLOURS), strict=False):
+        for side, style in STYLES.items():
             if side not in records[0]["sides"]:
                 continue
             costs = [1e3 * record["sides"][side]["median_s"] / (record[per] if per else 1) for record in records]
-            axes.plot(sizes, costs, marker="o", color=colour, label=records[0]["sides"][side]["name"])
-        axes.set(xlabel=LABELS[over], ylabel=f"ms per {per.removesuffix('s')}" if per else "ms per step")
+            axes.plot(sizes, costs, label=records[0]["sides"][side]["name"], **style)
+        axes.set(xlabel=LABELS[over], ylabel=f"time of one {per.removesuffix('s')} (ms)" if per else "time (ms)")
         axes.set(ylim=(0, 1.05 * axes.get_ylim()[1]))  # room above the first point
-        if over != "l_max" and per is None:
+        if over == "l_max":
+            axes.set(xlim=(min(sizes) - 0.5, max(sizes) + 0.5))
+        else:
             axes.set(xlim=(0, None))
-        axes.legend(frameon=False)
-    return save_figure(figure, output)
+        whole_ticks(axes.xaxis)
+    legends(figure, row)
+    return figure
+
+
+def plot_scaling(data: dict[str, Any], output: Path) -> Path:
+    """Write :func:`scaling_figure` as PNG; returns its path."""
+    return save_figure(scaling_figure(data), output)

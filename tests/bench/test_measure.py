@@ -13,6 +13,7 @@ from denskit_bench.job import Job
 from denskit_bench.machine import Machine
 from denskit_bench.measure import Measured, Memory, Plan, Record
 from denskit_bench.published import fairness
+from denskit_bench.report import scaling_figure
 
 TRAIN = Job(work="train", model="equiformer_l2", system="ethanol", against="e3nn", dens=True)
 MACHINE = Machine(
@@ -110,3 +111,14 @@ def test_products_and_traffic_are_counted_and_views_are_free() -> None:
 def test_a_plan_without_steps_is_refused() -> None:
     with pytest.raises(ValueError, match="repeats=0"):
         Plan(repeats=0)
+
+
+def test_degrees_have_whole_ticks_and_sides_differ_without_colour() -> None:
+    sides = {side: {"median_s": 0.1, "name": side} for side in ("ours", "theirs")}
+    records = [{"l_max": degree, "sides": sides} for degree in (2, 3)]
+    job = {"work": "energy_forces", "model": "equiformer_l2"}
+    figure = scaling_figure({"over": "l_max", "cost_per": None, "values": [2, 3], "records": records, "job": job})
+    (axes,) = figure.axes
+    low, high = axes.get_xlim()
+    assert [tick for tick in axes.get_xticks() if low <= tick <= high] == [2, 3]
+    assert len({(line.get_linestyle(), line.get_marker()) for line in axes.lines}) == 2
