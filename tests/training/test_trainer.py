@@ -239,6 +239,16 @@ def test_rows_after_the_checkpoint_are_forgotten_on_resume(tiny: Tiny) -> None:
     assert yaml.safe_load((run / "config.yaml").read_text())["training"]["max_steps"] == 8
 
 
+def test_a_learning_rate_that_rises_on_resume_is_a_warning(tiny: Tiny) -> None:
+    """As by the first command, given again after a lower rate was given on resume."""
+    train(tiny("training.max_steps=2"))
+    run = train(tiny("training.max_steps=4", "training.lr=1e-6"), resume=True)
+    train(tiny("training.max_steps=6"), resume=True)
+    first, second = re.findall(r"(\S*:? ?changed on resume: training.lr: .*)", (run / "train.log").read_text())
+    assert "warning" not in first
+    assert second.startswith("warning: ") and second.endswith("; to keep it, give training.lr=1e-06")
+
+
 @pytest.mark.parametrize("override", ["model.num_layers=2", "task.sigma=0.1", "seed=1", "data.split.train=16"])
 def test_a_checkpoint_of_another_run_is_refused_with_the_difference(tiny: Tiny, override: str) -> None:
     train(tiny("training.max_steps=1"))

@@ -8,9 +8,10 @@ from ase.data import atomic_numbers
 from pydantic import Field, field_validator, model_validator
 
 from denskit.settings import OnResume, Settings
-from denskit.units import GPA, HARTREE, KCAL_PER_MOL, KJ_PER_MOL
+from denskit.units import BOHR, GPA, HARTREE, KCAL_PER_MOL, KJ_PER_MOL
 
 ENERGY_UNITS = {"eV": 1.0, "kcal/mol": KCAL_PER_MOL, "kJ/mol": KJ_PER_MOL, "Hartree": HARTREE, "Ry": HARTREE / 2}
+FORCE_UNITS = {"Hartree/Bohr": HARTREE / BOHR, "Ry/Bohr": HARTREE / BOHR / 2}
 STRESS_UNITS = {"GPa": GPA, "kbar": GPA / 10}
 Origin = Literal["relaxation", "rattled", "md"]
 FixedFrom = Literal["file", "tags", "none"]
@@ -115,6 +116,8 @@ class DataConfig(Settings):
     units: Literal["auto", "eV", "kcal/mol", "kJ/mol", "Hartree", "Ry"] = "auto"
     """Unit of energies, and of forces per Å.  ``auto``: the unit fields of the file; without them
     kcal/mol for npz of one molecule, as in the published MD17 and rMD17 files, and eV for all others."""
+    forces_unit: Literal["auto", "Hartree/Bohr", "Ry/Bohr"] = "auto"
+    """Unit of the forces, as quantum chemistry writes them.  ``auto``: that of energies, per Å."""
     references: References | str | None = None
     """Energies of the elements, subtracted before training: ``fit`` (on the training frames, per atom), ``isolated``
     (the file's single atoms, without a periodic image within 6 Å), ``mean`` (one constant a structure), ``none``,
@@ -152,6 +155,10 @@ class DataConfig(Settings):
                 raise ValueError("train is an empty list; wanted files or folders")
             return tuple({"path": part} if isinstance(part, str) else part for part in value)
         return value
+
+    def force_factor(self, of_auto: float) -> float:
+        """Factor from the forces of a file to eV/Å, where ``of_auto`` is that of ``forces_unit=auto``."""
+        return of_auto if self.forces_unit == "auto" else FORCE_UNITS[self.forces_unit]
 
     @property
     def stress_settings(self) -> str:

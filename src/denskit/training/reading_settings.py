@@ -13,7 +13,7 @@ from denskit.models.model_file import run_settings
 from denskit.training.load_config import data_config
 
 _SHARDS = ("fixed", "energies", "oc20_ref")  # whose fields have names and units of their own
-_FILES = (*LABEL_KEYS, "stress_unit", "stress_sign", "units")
+_FILES = (*LABEL_KEYS, "stress_unit", "stress_sign", "units", "forces_unit")
 
 Reading = Mapping[str, Any] | None  # settings of DataConfig that say how a file is read
 
@@ -30,7 +30,7 @@ def reading_like(trained_on: Mapping[str, Any], file: str | os.PathLike[str], da
     """Settings to read a file beside training data of the settings ``trained_on``, as :func:`reading_as_trained`."""
     path = path_of(os.fspath(file))
     npz = any(file.suffix.lower() == ".npz" for file in files_in(path) or [path])
-    names = _SHARDS if are_shards(path) else ("units",) if npz else _FILES
+    names = _SHARDS if are_shards(path) else ("units", "forces_unit") if npz else _FILES
     return reading_of(data, file, {name: trained_on[name] for name in names if name in trained_on})
 
 

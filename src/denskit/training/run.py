@@ -168,6 +168,12 @@ def _run(trainer: Trainer, changes: dict[str, tuple[Any, Any]], said: Collection
             trainer.run(log)
 
 
+def _changed(key: str, before: Any, now: Any) -> str:
+    """A changed setting; of a higher learning rate a warning, since a command without it has the preset's."""
+    said = f"changed on resume: {key}: {before} -> {now}"
+    return f"warning: {said}; to keep it, give {key}={before}" if key == "training.lr" and now > before else said
+
+
 def announcement(trainer: Trainer, changes: dict[str, tuple[Any, Any]]) -> list[str]:
     """Messages before the first step; ``changes`` of settings since the checkpoint, as (before, now)."""
     config, data, schedule = trainer.config, trainer.data, trainer.schedule
@@ -182,7 +188,7 @@ def announcement(trainer: Trainer, changes: dict[str, tuple[Any, Any]]) -> list[
     by = f"best: the smallest {BEST_BY[config.training.best_by]} on the validation split"
     return [
         *trainer.messages,
-        *(f"changed on resume: {key}: {before} -> {now}" for key, (before, now) in changes.items()),
+        *(_changed(key, before, now) for key, (before, now) in changes.items()),
         f"{config.model.name}, {numbers:,} parameters; task {config.task.name}; "
         f"{counted(len(data.train), 'training structure')}, {len(data.valid) if data.valid else 0} for validation",
         f"{counted(schedule.total_steps, 'step')} of {counted(config.training.batch_size, 'structure')} "

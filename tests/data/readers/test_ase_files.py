@@ -204,6 +204,51 @@ def test_units_can_be_said(tmp_path: Path) -> None:
     assert frames.unit == "Hartree"
 
 
+@pytest.mark.parametrize(("unit", "size"), [("Hartree", 27.211386245988), ("Ry", 13.605693122994)])
+def test_atomic_units(tmp_path: Path, unit: str, size: float) -> None:
+    """Energies in Hartree or Rydberg, forces in these per Bohr, lengths in Å."""
+    bohr = 0.529177210903
+    forces = np.arange(9.0).reshape(3, 3)
+    path = tmp_path / "water.extxyz"
+    ase.io.write(path, _water(REF_energy=-2 / size, REF_forces=forces / (size / bohr)))
+    config = DataConfig.model_validate({"units": unit, "forces_unit": f"{unit}/Bohr"})
+    (frame,), messages = read_file(path, config)
+    assert frame.energy == pytest.approx(-2, abs=1e-8)
+    np.testing.assert_allclose(frame.forces, forces, atol=1e-6)
+    assert any(f"forces in {unit}/Bohr, converted to eV/Å" in said for said in messages)
+
+
+def test_a_free_energy_that_differs_is_noted(tmp_path: Path) -> None:
+    def said(difference: float, config: DataConfig | None = None) -> str:
+        atoms = _copper()
+        atoms.calc.results["free_energy"] = atoms.calc.results["energy"] + difference
+        return "\n".join(read_file(_written(tmp_path, atoms), config or DataConfig())[1])
+
+    assert "note: " in said(-0.4) and "by 400 meV a structure (rms of 1 frame)" in said(-0.4)
+    assert "free_energy differs" not in said(0.0)
+    chosen = said(-0.4, DataConfig(energy_key="free_energy"))
+    assert "energy from free_energy" in chosen and "differs" not in chosen
+
+
+def test_a_stress_and_a_virial_that_contradict_each_other_are_told(tmp_path: Path) -> None:
+    atoms = _copper()
+    stress = atoms.get_stress(voigt=False)
+    for sign, contradict in ((-1.0, False), (1.0, True)):
+        atoms.info["virial"] = sign * stress * atoms.get_volume()
+        said = "\n".join(read_file(_written(tmp_path, atoms))[1])
+        assert ("warning: " in said and "stress and virial contradict each other in frame 0" in said) == contradict, (
+            said
+        )
+    said = "\n".join(read_file(_written(tmp_path, atoms), DataConfig(stress_key="stress"))[1])
+    assert "contradict" not in said
+
+
+def test_weights_that_are_not_read_are_told(tmp_path: Path) -> None:
+    for value, told in ((1.0, False), (0.0, True)):
+        said = "\n".join(read_file(_written(tmp_path, _water(REF_energy=1.0, config_weight=value)))[1])
+        assert ("warning: " in said and "all structures weigh the same" in said) == told
+
+
 def test_results_that_say_so_are_in_ev(tmp_path: Path) -> None:
     """Whatever the unit and sign of the other labels."""
     path, other = tmp_path / "copper.extxyz", DataConfig(units="Hartree", stress_unit="GPa", stress_sign="compression")

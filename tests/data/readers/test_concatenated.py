@@ -64,6 +64,10 @@ def test_other_names_units_and_what_may_be_left_out(tmp_path: Path) -> None:
     np.testing.assert_allclose(frames[0].forces, a["forces"][:3].astype(float) * KCAL_PER_MOL)
     assert not (frames[0].pbc.any() or frames[0].fixed.any() or frames[0].tags.any() or frames[0].denoise)
     assert (frames[0].sid, frames[0].fid, frames[0].group) == ("", None, "")
+    atomic, (told,) = read_file(path, DataConfig(units="Ry", forces_unit="Ry/Bohr", origin="md"))
+    expected = a["forces"][:3].astype(float) * 13.605693122994 / 0.529177210903
+    np.testing.assert_allclose(atomic[0].forces, expected, rtol=1e-8)
+    assert "forces in Ry/Bohr" in told
     assert "fixed" not in said, "nobody expects fixed atoms of molecules"
     _, (said,) = read_file(_write(tmp_path, fixed=None))
     assert said.endswith("; no array fixed, so no atom is held in relaxations")

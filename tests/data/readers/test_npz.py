@@ -71,6 +71,10 @@ def test_the_user_has_the_last_word_on_units(tmp_path: Path) -> None:
     frames, messages = read_file(_write(tmp_path, **arrays, e_unit="kcal/mol"), DataConfig(units="eV"))
     np.testing.assert_array_equal(frames[0].forces, arrays["F"][0])
     assert "as data.units says" in messages[0]
+    config = DataConfig(units="Hartree", forces_unit="Hartree/Bohr")
+    frames, messages = read_file(_write(tmp_path, **arrays), config)
+    np.testing.assert_allclose(frames[0].forces, arrays["F"][0] * 27.211386245988 / 0.529177210903, rtol=1e-8)
+    assert "forces in Hartree/Bohr" in messages[0]
 
 
 def test_lattice_columns_become_cell_rows(tmp_path: Path) -> None:

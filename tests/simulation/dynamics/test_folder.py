@@ -233,6 +233,13 @@ def test_a_run_killed_at_its_first_frame_begins_again(
         assert path.read_bytes() == (killed / path.name).read_bytes(), path.name
 
 
+def test_a_long_time_step_is_warned_about() -> None:
+    potential, water, oxide = Potential(trained()), batch_of([molecule("H2O")]), batch_of([molecule("CO")])
+    (warning,) = warnings_of(potential, water, DynamicsSettings(timestep=3.0))
+    assert "a time step of 3 fs is long for structures with hydrogen" in warning
+    assert warnings_of(potential, oxide, DynamicsSettings(timestep=3.0)) == []
+
+
 def test_rough_models_are_warned_about_with_their_drift(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = batch_of([molecule("H2O")])
     chosen = DynamicsSettings(timestep=1.0)

@@ -8,14 +8,14 @@ import numpy as np
 import torch
 
 from denskit.data.base import collate, spaced
-from denskit.data.config import ENERGY_UNITS
+from denskit.data.config import ENERGY_UNITS, FORCE_UNITS
 from denskit.data.inspection.energy_consistency import with_forces
 from denskit.data.inspection.geometry import squeezed
 from denskit.data.inspection.sample import Finding, Sample
 from denskit.geometry.lattice import nearest_image
 from denskit.geometry.neighbors import build_neighbors
 from denskit.runtime.progress import counted
-from denskit.units import BOHR, HARTREE
+from denskit.units import HARTREE
 
 LARGE, ABSURD = 50.0, 500.0  # eV/Å
 NET, DRIFT = 0.05, 0.01  # net force an atom, of the forces' rms: something is missing; loosely converged
@@ -43,11 +43,11 @@ _UNITS = {  # unit of the energies: that of the forces, and the remedy
     "Ry": ("Rydberg/Å", "Say data.units=Ry if the energies are in Rydberg, too"),
     "Hartree/Bohr": (
         "Hartree/Bohr",
-        f"Multiply them by {HARTREE / BOHR:.6g}, energies in Hartree by {HARTREE:.6g}, and say data.units=eV",
+        "Say data.forces_unit=Hartree/Bohr, and data.units=Hartree if the energies are in Hartree",
     ),
 }  # fmt: skip
 _AGAIN = "No setting changes the units of shards: convert the original again (denskit data convert)"
-_FACTORS = {**ENERGY_UNITS, "Hartree/Bohr": HARTREE / BOHR}  # to eV/Å
+_FACTORS = {**ENERGY_UNITS, "Hartree/Bohr": FORCE_UNITS["Hartree/Bohr"]}  # to eV/Å
 
 
 def zero(sample: Sample) -> Iterator[Finding]:

@@ -27,7 +27,7 @@ _WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _LABEL = {"energy", "energies", "force", "forces", "gradient", "gradients"}
 _STRESS = {"stress", "virial", "virials"}
 _OTHER = {"unit", "units", "cutoff", "field", "tol", "tolerance", "threshold", "std", "input", "free", "kinetic", "n",
-          "max", "rms", "bond"}  # fmt: skip
+          "max", "rms", "bond", "weight", "weights"}  # fmt: skip
 _PLACEHOLDER = ("a placeholder, no label", "Look at how the file was written")
 _NUMBER = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?", re.IGNORECASE)
 _LISTED = 20  # names of fields

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from denskit.data.config import STRESS_UNITS
+from denskit.data.config import FORCE_UNITS, STRESS_UNITS
 from denskit.units import BOHR, GPA, HARTREE, KCAL_PER_MOL, KJ_PER_MOL
 
 _WITHIN = np.log(1.15)  # of a known factor
@@ -36,11 +36,9 @@ def _wrong_unit(label: str, wanted: str, units: Mapping[str, float], power: int)
 _ENERGIES_MEAN = _wrong_unit(
     "energies", "eV", {"Hartree": HARTREE, "Rydberg": HARTREE / 2, "kcal/mol": KCAL_PER_MOL, "kJ/mol": KJ_PER_MOL}, 1
 )
-_FORCE_UNITS = {
+_OTHER_FORCE_UNITS = {
     "kcal/mol/Å": KCAL_PER_MOL,
     "kJ/mol/Å": KJ_PER_MOL,
-    "Hartree/Bohr": HARTREE / BOHR,
-    "Rydberg/Bohr": HARTREE / BOHR / 2,
     "Hartree/Å": HARTREE,
 }
 _OTHER_STRESS_UNITS = {"Hartree/Bohr^3": HARTREE / BOHR**3, "MPa": GPA / 1e3, "bar": GPA / 1e4, "Pa": GPA / 1e9}
@@ -50,11 +48,15 @@ _STRESS_MEANS: Meanings = {
 }
 FORCES_MEAN: Meanings = {
     **_ENERGIES_MEAN,
-    **_wrong_unit("forces", "eV/Å", _FORCE_UNITS, -1),
+    **_wrong_unit("forces", "eV/Å", _OTHER_FORCE_UNITS, -1),
+    **{
+        1 / size: (f"the forces are in {name}, not in eV/Å", f"Say data.forces_unit={name}")
+        for name, size in FORCE_UNITS.items()
+    },
     BOHR: (
         "the forces are per Bohr, not per Å",
-        f"Multiply the forces of the file by {1 / BOHR:.7g}; with energies in Hartree or Rydberg say "
-        "data.units=Hartree or Ry, too",
+        "With energies in Hartree say data.units=Hartree data.forces_unit=Hartree/Bohr, in Rydberg data.units=Ry "
+        f"data.forces_unit=Ry/Bohr; else multiply the forces of the file by {1 / BOHR:.7g}",
     ),
     1 / BOHR: ("the positions are in Bohr, not in Å", f"Multiply positions and cells of the file by {BOHR:.7g}"),
 }

@@ -45,6 +45,10 @@ OF_MODEL = "of_model"  # of a calculator, and a field: its results are predictio
 # of a committee: fields, since ASE's calculators have no such result
 SPREADS = ("energy_std", "forces_std", "max_forces_std")
 _OF_DYNAMICS = {"replica", "step", "time_ps"}  # of frames of denskit md, whose results are the model's
+_WEIGHT = re.compile(r"config_(energy_|forces_|stress_|virials_)?weight")  # MACE's
+LEAST_STRESS = 1e-4  # eV/Å^3; differences of smaller stresses are rounding
+CONTRADICTION = 0.05  # between a stress and a virial, of the stress
+SMEARED = 1e-3  # eV, rms between energy and free energy: more than rounding
 GEOMETRY = {"numbers", "positions", "tags", "momenta", "masses", "initial_magmoms", "initial_charges"}
 
 
@@ -185,6 +189,9 @@ class _Reader:
         self.seen: set[str] = set()
         self.ignored = Counter[str]()
         self.without_volume: list[int] = []  # frames with a stress, not periodic in three directions
+        self.contradicting: list[int] = []  # frames whose stress and virial differ
+        self.weighted: list[int] = []  # frames with a weight of MACE other than 1
+        self.free: list[float] = []  # free energy less the energy that is read, of frames with both
 
     def system(self, atoms: ase.Atoms, index: int) -> System:
         """A frame with its labels."""
@@ -197,6 +204,9 @@ class _Reader:
         self.in_ev = set(RESULTS) & set(fields) if fields.get(RESULT_UNIT) == "eV" else set()
         self.in_ev |= set(results) if live else set()  # as those of every calculator of ASE
         self._note_mixture(fields, index)
+        self._note_free_energy(fields)
+        if any(_WEIGHT.fullmatch(str(name)) and value != 1 for name, value in atoms.info.items()):
+            self.weighted.append(index)
         n = len(atoms)
         energy, forces = self._label("energy", fields, index, 1), self._label("forces", fields, index, 3 * n)
         fid = atoms.info.get("fid")  # other programs may mean something else by it
@@ -266,7 +276,9 @@ class _Reader:
         if in_ev:
             return value
         self._require_units(fields, index)
-        return value * (self.stress_factor(key) if label == "stress" else self.factor)
+        if label == "stress":
+            return value * self.stress_factor(key)
+        return value * (self.config.force_factor(self.factor) if label == "forces" else self.factor)
 
     def _note_mixture(self, fields: dict[str, Any], index: int) -> None:
         """Note a frame with a reference for one of energy and forces alone, beside other results for both."""
@@ -282,6 +294,12 @@ class _Reader:
             return
         if not same:
             self.mixed.setdefault((str(keys["energy"]), str(keys["forces"])), []).append(index)
+
+    def _note_free_energy(self, fields: dict[str, Any]) -> None:
+        if self._find("energy", fields) == "energy" and "free_energy" in fields:
+            energy, free = fields["energy"], fields["free_energy"]
+            if isinstance(energy, float) and isinstance(free, float):
+                self.free.append((free - energy) * self.factor)
 
     def stress_factor(self, key: str) -> float:
         """Factor from the numbers of a field to a stress in eV/Å^3, or to a virial in eV."""
@@ -303,8 +321,15 @@ class _Reader:
         value = self._label("stress", fields, index, 9, 6)
         if key is None or value is None:
             return None
-        value = full_stress(value)
-        return value * (-1.0 / atoms.cell.volume) if "virial" in key.lower() and atoms.cell.volume else value
+        stress = _stress_of(value, key, atoms)
+        other = next((name for name in NAMES["stress"] if name in fields and name != key), None)
+        if other is not None and self.config.stress_key is None and atoms.cell.volume:
+            compared = np.asarray(fields[other])
+            if compared.size in (6, 9) and compared.dtype.kind in "fi" and ("virial" in key) != ("virial" in other):
+                compared = _stress_of(compared * self.stress_factor(other), other, atoms)
+                if np.abs(compared - stress).max() > CONTRADICTION * max(np.abs(stress).max(), LEAST_STRESS):
+                    self.contradicting.append(index)
+        return stress
 
     def _fixed(self, atoms: ase.Atoms) -> np.ndarray:
         fixed = np.zeros(len(atoms), dtype=bool)
@@ -339,6 +364,8 @@ class _Reader:
         fields = ", ".join(f"{label} from {next(iter(names))}" for label, names in self.used.items() if names)
         unit = "eV" if self.config.units == "auto" else f"{self.config.units}, converted to eV (data.units)"
         said = [f"{self.name}: {fields or 'no labels'}; energies in {unit}, lengths in Å"]
+        if self.used["forces"] and self.config.forces_unit != "auto":
+            said.append(f"{self.name}: forces in {self.config.forces_unit}, converted to eV/Å (data.forces_unit)")
         if self.used["stress"] and (self.config.stress_unit, self.config.stress_sign) != ("auto", "tension"):
             unit = "the unit of energies per Å^3" if self.config.stress_unit == "auto" else self.config.stress_unit
             sign = f"positive under {self.config.stress_sign}"
@@ -359,8 +386,36 @@ class _Reader:
             if key is not None and not names:
                 likely = "".join(f"; did you mean {near}?" for near in get_close_matches(key, self.seen, 1))
                 said.append(f"{self.name}: no frame has {key}, so no label of {label} (data.{label}_key){likely}")
+        said += self._doubtful_labels()
         if self.without_volume:
             where = numbered(np.array(self.without_volume))
             said.append(f"{self.name}: the stress of {where} is ignored: not periodic in three directions, no volume")
         said += [f"{self.name}: ignored {thing}, {counted(count, 'time')}" for thing, count in self.ignored.items()]
         return said
+
+    def _doubtful_labels(self) -> Iterator[str]:
+        """Messages on labels that are not what a user may think."""
+        if self.contradicting:
+            yield (
+                f"warning: {self.name}: stress and virial contradict each other in "
+                f"{numbered(np.array(self.contradicting))}: a virial is -stress * volume. Choose the right one with "
+                "data.stress_key=KEY"
+            )
+        if self.weighted:
+            yield (
+                f"warning: {self.name}: {numbered(np.array(self.weighted))} with config_weight, config_energy_weight, "
+                "... other than 1, which Denskit does not read: all structures weigh the same. Remove those of weight "
+                "0; data.train with repeat shows a file more often"
+            )
+        if self.free and (rms := float(np.sqrt(np.mean(np.square(self.free))))) > SMEARED:
+            yield (
+                f"note: {self.name}: free_energy differs from the energy that is read by {1000 * rms:.3g} meV a "
+                f"structure (rms of {counted(len(self.free), 'frame')}), as with smeared electrons. Where the forces "
+                "are derivatives of the free energy, as VASP's are, say data.energy_key=free_energy"
+            )
+
+
+def _stress_of(value: np.ndarray, key: str, atoms: ase.Atoms) -> np.ndarray:
+    """A stress [3, 3] in eV/Å^3 from the numbers of a stress or, by the name of its field, a virial (eV)."""
+    stress = full_stress(value)
+    return stress * (-1.0 / atoms.cell.volume) if "virial" in key.lower() and atoms.cell.volume else stress

@@ -55,7 +55,7 @@ def read_concatenated(
         fixed=None if fixed is None else fixed != 0,
         tags=None if tags is None else tags.astype(np.int64),
         energy=None if energy is None else energy * unit,
-        forces=None if forces is None else forces * unit,
+        forces=None if forces is None else forces * config.force_factor(unit),
         groups=sids if config.group_key is None else named.words(config.group_key, count),
         keys=tuple(sorted(arrays)),
         sids=sids,
@@ -65,6 +65,8 @@ def read_concatenated(
     )
     unit_text = "eV" if config.units == "auto" else f"{config.units}, converted to eV (data.units)"
     message = f"{path}: {counted(count, 'concatenated frame')}; energies in {unit_text}, lengths in Å"
+    if forces is not None and config.forces_unit != "auto":
+        message += f"; forces in {config.forces_unit}, converted to eV/Å (data.forces_unit)"
     if "fixed" not in arrays and structures.pbc.any():  # of molecules nobody expects fixed atoms
         message += "; no array fixed, so no atom is held in relaxations"
     return structures, [message]

@@ -217,7 +217,7 @@ def reading_of_index(folder: Path) -> dict[str, Any]:
 
 
 def _rules(path: Path, ending: str, config: DataConfig) -> Rules:
-    for key in (*LABEL_KEYS, "group_key", "units", "stress_unit", "stress_sign"):
+    for key in (*LABEL_KEYS, "group_key", "units", "forces_unit", "stress_unit", "stress_sign"):
         value = getattr(config, key)
         if value not in (None, "auto", "eV", "tension"):
             raise ValueError(f"{path}: data.{key}={value}, but *{ending} files have their own names, in eV and Å")

@@ -68,12 +68,14 @@ def read_npz(path: Path, config: DataConfig) -> tuple[StructureArrays, list[str]
         cell=np.broadcast_to(cell, (count, 3, 3)),
         pbc=np.full((count, 3), "lattice" in arrays),
         energy=None if energy is None else energy * energy_unit,
-        forces=None if forces is None else forces.reshape(-1, 3) * (energy_unit / length_unit),
+        forces=None if forces is None else forces.reshape(-1, 3) * config.force_factor(energy_unit / length_unit),
         groups=() if config.group_key is None else named.words(config.group_key, count),
         keys=tuple(sorted(arrays)),
         denoise=config.origin != "md",
         unit=unit,
     )
+    if forces is not None and config.forces_unit != "auto":
+        message += f"; forces in {config.forces_unit}, converted to eV/Å (data.forces_unit)"
     return structures, [f"{path}: {message}"]
 
 

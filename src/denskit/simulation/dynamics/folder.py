@@ -40,6 +40,7 @@ from denskit.simulation.potential import Potential, crowding_for, potential_of, 
 from denskit.simulation.structures import batch_of, has_own_masses, masses_of, note_of_masses, system_of
 from denskit.units import AMU, GPA
 
+LONG_STEP = 1.5  # fs, with hydrogen
 SHORT_RUN = 100.0  # fs without a thermostat, to measure the drift of a model that may not conserve energy
 SECOND = 1.0  # between progress reports
 RESTART, STATISTICS, UNCERTAIN_FRAMES, SUMMARY = (
@@ -202,17 +203,22 @@ def _simulated(
 
 
 def warnings_of(potential: Potential, batch: Batch, settings: DynamicsSettings) -> list[str]:
-    """Warnings about a model that may not conserve energy; empty for other models.
+    """Warnings about a long time step, and about a model that may not conserve energy.
 
-    They have the drift of the first system over 100 fs without a thermostat.
+    The latter has the drift of the first system over 100 fs without a thermostat.
     """
-    reasons = []
+    said, reasons = [], []
+    if settings.timestep > LONG_STEP and bool((batch.atomic_numbers == 1).any()):
+        said.append(
+            f"warning: a time step of {settings.timestep:g} fs is long for structures with hydrogen, whose bonds "
+            "vibrate in about 10 fs; 0.5 to 1 fs is usual"
+        )
     if potential.direct_forces:
         reasons.append("its forces come from a head of their own and are no gradient of its energy")
     if not potential.smooth:
         reasons.append("its energy is not smooth where an atom crosses the cutoff")
     if not reasons:
-        return []
+        return said
     first = torch.arange(batch.num_systems, device=batch.positions.device) == 0
     steps = max(2, round(SHORT_RUN / settings.timestep))
     try:
@@ -221,8 +227,9 @@ def warnings_of(potential: Potential, batch: Batch, settings: DynamicsSettings) 
     except BrokenSystems as broken:
         measured = str(broken)
     return [
+        *said,
         f"warning: this model may not conserve energy: {'; '.join(reasons)} (energy drift without a bath, over "
-        f"{steps * settings.timestep:g} fs: {measured})"
+        f"{steps * settings.timestep:g} fs: {measured})",
     ]
 
 
