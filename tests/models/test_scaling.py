@@ -157,6 +157,66 @@ def test_references_fitted_to_one_composition_warn_of_others() -> None:
         scaling.check(collate([_system("C4H12O2"), _system("H2O")], torch.float64)[0])
 
 
+def _from_file(scaling: Scaling) -> Scaling:
+    return Scaling.from_dict(json.loads(json.dumps(scaling.to_dict())))
+
+
+def test_references_fitted_to_two_compositions_warn_outside_of_their_combinations() -> None:
+    """Three elements: C2H6O and C9H8O4 tell of C7H2O3, their difference, and not of CO2."""
+    two = [_system(formula, seed=seed) for seed, formula in enumerate(["C2H6O", "C9H8O4", "C18H16O8"])]
+    scaling = _from_file(_fit(two))
+    assert scaling.compositions == [{"H": 6, "C": 2, "O": 1}, {"H": 8, "C": 9, "O": 4}]
+    inside = [*two, *(_system(formula) for formula in ("C4H12O2", "C11H14O5", "C7H2O3"))]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        scaling.check(collate(inside, torch.float64)[0])
+        batch, targets = collate(inside, torch.float64)
+        assert scaling.scale_targets(batch, targets).energy.abs().max() < 1e-6
+    words = r"right for combinations of C2H6O, C9H8O4, which .* not for CO2\. Forces.*data\.references=\{H: .* isolated"
+    with pytest.warns(UserWarning, match=words):
+        scaling.check(collate([*inside, _system("CO2"), _system("H2")], torch.float64)[0])
+    for formula in ("CH4", "H2O", "H2", "C2H4O", "C2H6O" * 40 + "H"):
+        with pytest.warns(UserWarning, match="energies will be wrong"):
+            _from_file(scaling).check(collate([_system(formula)], torch.float64)[0])
+
+
+@pytest.mark.parametrize("third", ["H2O", "CH4", "C2H6O" * 30 + "O"])
+def test_compositions_that_determine_the_references_are_not_kept(third: str) -> None:
+    """As many independent compositions as elements, given references, or an atom of each: right for all structures."""
+    two = [_system("C2H6O"), _system("C9H8O4")]
+    for determined in (
+        _fit([*two, _system(third)]),
+        _fit(two, TRUE),
+        _fit([*two, *map(_atom, "CHO")]),
+        _fit(two, "none"),
+    ):
+        assert determined.compositions == [] and "compositions" not in determined.to_dict()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            determined.check(collate([_system("CO2"), _system("H2")], torch.float64)[0])
+
+
+def test_cells_of_one_ratio_in_several_sizes_do_not_determine_the_elements() -> None:
+    cells = [_system("SiO2" * size, -20.0 * size, seed=size) for size in (4, 2, 8)]
+    assert _fit(cells).compositions == [{"O": 4, "Si": 2}]
+    assert _fit([*cells, _system("SiO2", -21.0), _system("SiO", -14.0)]).compositions == []
+
+
+def test_an_element_without_energies_is_not_determined() -> None:
+    """Nor are elements whose isolated atoms are some of the training's: the fit leaves these out."""
+    scaling = _fit([_system("H2"), _system("O2"), replace(_system("CO2"), energy=None)])
+    assert scaling.compositions == [{"H": 2}, {"O": 2}]
+    assert _fit([_system("C2H6O"), _system("C2H6O", seed=1), _atom("H")]).compositions == [{"H": 6, "C": 2, "O": 1}]
+
+
+def test_scalings_of_earlier_files_have_one_composition() -> None:
+    fitted = _fit([_system("C2H6O", energy, seed=seed) for seed, energy in enumerate((-4209.0, -4210.0))])
+    values = fitted.to_dict()
+    values["composition"] = values.pop("compositions")[0]
+    assert Scaling.from_dict(values).to_dict() == fitted.to_dict()
+    assert "composition" in values, "the caller's own"
+
+
 def _atom(symbol: str, **changes: Any) -> System:
     return replace(_system(symbol), **changes)
 
@@ -324,7 +384,9 @@ def test_a_shift_fitted_to_one_composition_warns_of_others_once() -> None:
         scaling.check(collate([*ethanol, _system("OH6C2")], torch.float64)[0])  # isomers have one composition
     for damaged in ({"Q": 1}, {"C": "2"}, ["C"], {"C": 0}):
         with pytest.raises(ValueError, match="a table of elements and their numbers of atoms is wanted"):
-            Scaling.from_dict({**fitted.to_dict(), "composition": damaged})
+            Scaling.from_dict({**fitted.to_dict(), "compositions": [damaged]})
+    with pytest.raises(ValueError, match="a list is wanted"):
+        Scaling.from_dict({**fitted.to_dict(), "compositions": {"C": 1}})
     smaller, _ = collate([ethanol[0], _system("CH4O")], torch.float64)
     with pytest.warns(UserWarning, match=r"constant of -4209.5000 eV .* right for C2H6O, .* not for CH4O\. Forces"):
         scaling.check(smaller)
@@ -332,6 +394,10 @@ def test_a_shift_fitted_to_one_composition_warns_of_others_once() -> None:
         warnings.simplefilter("error")
         scaling.check(smaller)
         adsorbed = [_system("H2O" * size, energy, seed=size) for size, energy in ((20, -1.0), (25, 2.0), (30, -3.0))]
-        for other in (_fit(adsorbed, references="mean"), _fit([*ethanol, _system("CH4O")]), _fit(ethanol, "none")):
-            assert "composition" not in other.to_dict()
+        for other in (
+            _fit(adsorbed, references="mean"),
+            _fit([*ethanol, _system("CH4O"), _system("CO2")]),
+            _fit(ethanol, "none"),
+        ):
+            assert "compositions" not in other.to_dict()
             other.check(collate([_system("H2O"), _system("H4O2")], torch.float64)[0])

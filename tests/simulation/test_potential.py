@@ -188,7 +188,7 @@ def test_members_of_other_methods_are_warned_of(
             made(models)
 
 
-ETHANOL = {"C": 2, "H": 6, "O": 1}
+ETHANOL = [{"C": 2, "H": 6, "O": 1}]
 FITTED = {"H": -13.6, "C": -38.0, "O": -76.0}  # to many compositions; of C2H6O -233.6 eV
 
 
@@ -197,9 +197,14 @@ FITTED = {"H": -13.6, "C": -38.0, "O": -76.0}  # to many compositions; of C2H6O 
     ("first", "second", "words"),
     [
         ("zoo:ethanol-rmd17", "zoo:ethanol-xtb", r"count energies of C2H6O from -4209\.63 and -309\.59 eV: perhaps"),
-        ({"references": dict.fromkeys("HCO", -26.0), "composition": ETHANOL}, {"references": FITTED}, ""),
-        ({"references": FITTED}, {"energy_shift": -233.0, "composition": ETHANOL}, ""),
-        ({"references": FITTED}, {"energy_shift": -310.0, "composition": ETHANOL}, r"-233\.60 and -310\.00 eV"),
+        ({"references": dict.fromkeys("HCO", -26.0), "compositions": ETHANOL}, {"references": FITTED}, ""),
+        ({"references": FITTED}, {"energy_shift": -233.0, "compositions": ETHANOL}, ""),
+        ({"references": FITTED}, {"energy_shift": -310.0, "compositions": ETHANOL}, r"-233\.60 and -310\.00 eV"),
+        (
+            {"references": dict.fromkeys("HCO", -26.0), "compositions": ETHANOL},
+            {"references": FITTED, "compositions": [{"C": 1, "H": 4}, {"C": 1, "H": 2, "O": 1}]},
+            "",  # ethanol is CH4 + CH2O: of other elements' energies, one zero
+        ),
         ({"references": FITTED}, {"energy_shift": -310.0}, ""),  # a mean over compositions is right for none of them
     ],
 )

@@ -15,7 +15,7 @@ from denskit.analysis.report.summary import training_in_words
 from denskit.analysis.run_results import RunResults
 from denskit.batch import System
 from denskit.data import DataConfig, LoadedData, load_data
-from denskit.data.config import SplitConfig
+from denskit.data.config import References, SplitConfig
 from denskit.evaluation.evaluate import evaluate
 from denskit.models.base import ForceField
 from denskit.models.model_file import load_model, read_header
@@ -215,8 +215,29 @@ def test_the_composition_is_that_of_all_structures_of_the_constant(
     data = replace(load_data(tiny().data, 0), train=Slabs(known), references=references)
     scaling = _start(config, data).force_field.scaling
     own = {"ethanol": {"H": 6, "C": 2, "O": 1}, "acetamide": {"H": 5, "C": 2, "O": 2}}
-    assert load_model(first).scaling.composition == own["ethanol"]
-    assert scaling.composition == (own[molecule] if kept else None)
+    assert load_model(first).scaling.compositions == [own["ethanol"]]
+    assert scaling.compositions == ([own[molecule]] if kept else [])
+
+
+@pytest.mark.parametrize(
+    ("references", "wanted"),
+    [("trained", ["ethanol", "acetamide"]), ("fit", ["acetamide"]), ({"H": -13.6, "C": -1030.0, "O": -2040.0}, [])],
+)
+def test_references_stay_right_for_combinations_of_earlier_and_new_structures(
+    tiny: Tiny, trained: Path, references: References, wanted: list[str]
+) -> None:
+    """They were fitted to ethanol: as they are they stay right for it, corrected for the new structures alone."""
+    own = {"ethanol": {"H": 6, "C": 2, "O": 1}, "acetamide": {"H": 5, "C": 2, "O": 2}}
+    before = load_model(trained / "model.safetensors")
+    assert before.scaling.compositions == [own["ethanol"]]
+    frames = _frames("acetamide").systems  # with O for N, which the model does not know
+    known = [replace(x, atomic_numbers=np.where(x.atomic_numbers == 7, 8, x.atomic_numbers)) for x in frames]
+    predicted = _predict(before, Slabs(known))[0]
+    known = [replace(x, energy=float(energy)) for x, energy in zip(known, predicted, strict=True)]
+    config = tiny(f"training.init_from={trained}")
+    scaling = _start(config, replace(load_data(config.data, 0), train=Slabs(known), references=references))
+    found = scaling.force_field.scaling.compositions
+    assert sorted(map(str, found)) == sorted(str(own[name]) for name in wanted)
 
 
 def test_asked_for_references_are_corrected_by_what_predictions_leave(tiny: Tiny, trained: Path) -> None:

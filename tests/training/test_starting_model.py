@@ -62,7 +62,7 @@ def test_given_numbers_are_taken(tiny: Tiny) -> None:
     scaling = trainer.force_field.scaling.to_dict()
     assert {name: value for name, value in scaling.items() if name not in ("elements", "stress_scale")} == {
         "references": {}, "energy_shift": -0.755, "energy_scale": 2.887, "force_scale": 1.5,
-        "composition": {"C": 2, "H": 6, "O": 1},
+        "compositions": [{"C": 2, "H": 6, "O": 1}],
     }  # fmt: skip
     assert scaling["elements"] == [1, 6, 8]
     again = RunConfig.model_validate({**config.model_dump(), "model": config.model})

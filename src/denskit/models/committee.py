@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from denskit.batch import Batch
 from denskit.models.base import ForceField
+from denskit.models.composition_span import counts_of
 from denskit.models.scaling import Scaling
 from denskit.runtime.warning import warn
 
@@ -70,8 +71,8 @@ def _name(model: object, place: int) -> str:
 def warn_of_references(members: Sequence[ForceField]) -> None:
     """Warn where the energies of members have other zeros, as of labels of different methods.
 
-    The zeros are compared at the composition that members were trained on, where it is one (whatever the kinds of their
-    references, their means agree there), else by element and, without references, by the constants of structures.
+    The zeros are compared at a composition that members were trained on, where they name some (whatever the kinds of
+    their references, their means agree there), else by element and, without references, by the constants of structures.
     """
     first, *others = (member.scaling for member in members)
     found = [apart for other in others if (apart := _apart(first, other)) is not None]
@@ -102,13 +103,15 @@ def _apart(first: Scaling, other: Scaling) -> str | None:
 
 
 def _composition_of_both(first: Scaling, other: Scaling) -> dict[str, int] | None:
-    """The composition for which the zeros of both are known to be right, if there is one."""
-    trained = [scaling.composition for scaling in (first, other) if scaling.composition is not None]
-    if not trained or trained[0] != trained[-1]:
-        return None
-    numbers = [atomic_numbers[symbol] for symbol in trained[0]]
-    fitted = all(scaling.composition is not None or scaling.references[numbers].all() for scaling in (first, other))
-    return trained[0] if fitted else None
+    """A composition for which the zeros of both are known to be right, if there is one."""
+    for composition in (*first.compositions, *other.compositions):
+        numbers, counts = [atomic_numbers[symbol] for symbol in composition], counts_of([composition])
+        if all(
+            scaling.covers(counts)[0] if scaling.compositions else scaling.references[numbers].all()
+            for scaling in (first, other)
+        ):
+            return composition
+    return None
 
 
 class Committee:

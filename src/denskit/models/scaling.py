@@ -9,19 +9,19 @@ per atom and stored in the references, so that cells of any size agree; only ``m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, Self
 
 import numpy as np
 import torch
 from ase.data import atomic_numbers, chemical_symbols
-from ase.formula import Formula
 from torch import Tensor, nn
 
 from denskit.batch import MAX_ATOMIC_NUMBER, Batch, System, Targets
 from denskit.data.base import spaced
 from denskit.data.config import References
+from denskit.models.composition_span import Composition, checked, counts_of, formula, formulas, independent, inside
 from denskit.models.reference_fit import fit_references
 from denskit.runtime.warning import warn
 
@@ -33,8 +33,8 @@ class Scaling(nn.Module):
 
     ``references``: {element symbol: eV}; ``energy_shift``: eV per structure; ``energy_scale``: eV; ``force_scale``:
     eV/Å; ``stress_scale``: eV/Å^3, default the energy scale; ``elements``: the atomic numbers of the training data;
-    ``composition``: {symbol: atoms} that all training structures had, where only for it shift and references are known
-    to be right.
+    ``compositions``: {symbol: atoms} of each; where there are any, references are known to be right for combinations of
+    these alone, and with a shift one composition for itself alone.
     """
 
     references: Tensor  # [119] eV, by atomic number
@@ -52,11 +52,11 @@ class Scaling(nn.Module):
         energy_scale: float = 1.0,
         force_scale: float = 1.0,
         stress_scale: float | None = None,
-        composition: dict[str, int] | None = None,
+        compositions: Sequence[Composition] = (),
     ) -> None:
         super().__init__()
         self.elements = sorted(set(elements))
-        self.composition = composition if composition is None else _checked(composition)
+        self.compositions = checked(compositions)
         self._has_warned = False
         table = torch.zeros(MAX_ATOMIC_NUMBER + 1, dtype=torch.float64)
         for symbol, energy in (references or {}).items():
@@ -131,28 +131,35 @@ class Scaling(nn.Module):
             )
 
     def check(self, batch: Batch) -> None:
-        """Raise ValueError for unknown elements in a batch; warn, once, of energies that the shift makes wrong."""
+        """Raise ValueError for unknown elements in a batch; warn, once, of energies that are known to be wrong."""
         self.check_elements(batch.atomic_numbers.cpu())
-        if self.composition is None or self._has_warned:
+        if not self.compositions or self._has_warned:
             return
-        counts = batch.count_elements()
-        trained = counts.new_zeros(len(self.references))
-        for symbol, atoms in self.composition.items():
-            trained[atomic_numbers[symbol]] = atoms
-        shift = float(self.energy_shift)
-        # references of elements are right for twice as many atoms of each, too
-        unlike = counts != trained if shift else counts * trained.sum() != trained * counts.sum(1, keepdim=True)
-        others = unlike.any(1).nonzero()
+        counts = batch.count_elements().cpu().numpy()
+        others = np.flatnonzero(~self.covers(counts))
         if not len(others):
             return
         self._has_warned = True
+        shift, several = float(self.energy_shift), len(self.compositions) > 1
         adds = f"adds one constant of {shift:.4f} eV to every structure" if shift else "has energies of the elements"
-        warn(
-            f"energies will be wrong: this model {adds}, right for {_formula(trained)}, the only composition that it "
-            f"was trained on, and not for {_formula(counts[others[0, 0]])}. Forces, and differences between structures "
-            "of one composition, do not depend on it. Energies of others need a training on several compositions with "
-            "data.references=fit. Further compositions are not named"
+        which = (
+            ", which do not determine all elements," if several else ", the only composition that it was trained on,"
         )
+        warn(
+            f"energies will be wrong: this model {adds}, right for {'combinations of ' if several else ''}"
+            f"{formulas(self.compositions)}{which} and not for {formula(counts[others[0]])}. Forces, and "
+            "differences between structures of one composition, do not depend on it. Energies of others need a "
+            "training with data.references={H: ..., ...} given, with an isolated atom of each element among the "
+            "structures, or on compositions that determine all elements. Further compositions are not named"
+        )
+
+    def covers(self, counts: np.ndarray) -> np.ndarray:
+        """Which structures [B] of so many atoms by atomic number [B, 119] shift and references may be right for."""
+        if not self.compositions:
+            return np.ones(len(counts), dtype=bool)
+        if len(self.compositions) == 1 and float(self.energy_shift):  # without, twice as many atoms are right, too
+            return np.asarray((counts == counts_of(self.compositions)).all(axis=1))
+        return inside(self.compositions, counts)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers for the model file; floats in JSON round-trip exactly."""
@@ -165,12 +172,15 @@ class Scaling(nn.Module):
                 name: float(self.get_buffer(name))
                 for name in ("energy_shift", "energy_scale", "force_scale", "stress_scale")
             },
-            **({} if self.composition is None else {"composition": self.composition}),
+            **({"compositions": self.compositions} if self.compositions else {}),
         }
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """The scaling that ``to_dict`` wrote."""
+        """The scaling that ``to_dict`` wrote, also where earlier versions did, with one ``composition``."""
+        values = dict(values)
+        if "composition" in values:
+            values["compositions"] = [values.pop("composition")]
         return cls(**values)
 
 
@@ -218,14 +228,19 @@ def fit_scaling(
         bound = rows_to_fit(data.counts, data.isolated)  # bonds, not atoms, are what a model has to tell apart
         energy_scale = data.energy_scale(scale, residuals[bound], messages)
         force_scale = energy_scale if gradient_forces else data.force_rms or energy_scale
-    of_one = shift or (references == "fit" and len(data.elements) > 1)  # is right for one composition, if there is one
+    compositions: list[Composition] = []
+    if set(more) <= set(data.elements):
+        if shift and data.composition is not None:
+            compositions = [data.composition]
+        elif references == "fit" and not data.starts_from_atoms:
+            compositions = independent(data.fitted, len(data.elements))
     scaling = Scaling(
         elements=[*data.elements, *more],
         references=table,
         energy_shift=shift,
         energy_scale=energy_scale,
         force_scale=force_scale,
-        composition=data.composition if of_one and set(more) <= set(data.elements) else None,
+        compositions=compositions,
     )
     return scaling, [*messages, describe(scaling, references if isinstance(references, str) else "given")]
 
@@ -291,6 +306,19 @@ class Statistics:
             return None
         return {symbol: int(atoms) for symbol, atoms in zip(self.symbols, self.counts[0], strict=True) if atoms}
 
+    @property
+    def starts_from_atoms(self) -> bool:
+        """Whether there is an isolated atom of each element, and other structures."""
+        return bool((~self.isolated).any() and self.counts[self.isolated].any(axis=0).all())
+
+    @property
+    def fitted(self) -> np.ndarray:
+        """Atoms by atomic number [S, 119] of the structures that references are fitted to."""
+        rows = rows_to_fit(self.counts, self.isolated)
+        counts = np.zeros((int(rows.sum()), MAX_ATOMIC_NUMBER + 1), dtype=np.int32)
+        counts[:, self.elements] = self.counts[rows]
+        return counts
+
     def references(self, how: References, messages: list[str]) -> dict[str, float]:
         """References in eV; given ones are not yet centred."""
         if isinstance(how, dict):
@@ -303,7 +331,7 @@ class Statistics:
     def _fit(self, messages: list[str]) -> dict[str, float]:
         """Ridge regression per atom, starting from isolated atoms where there is one of each element."""
         start, rows = np.zeros(len(self.symbols)), ~self.isolated
-        if rows.any() and self.counts[self.isolated].any(axis=0).all():
+        if self.starts_from_atoms:
             start[self.counts[self.isolated].argmax(axis=1)] = self.energies[self.isolated]
             messages.append("references: fitted to the energies less those of the isolated atoms, one of each element")
         else:
@@ -347,19 +375,6 @@ class Statistics:
                 return scales[name]
         messages.append("warning: training energies and forces do not vary or are absent; nothing is scaled")
         return 1.0
-
-
-def _checked(composition: dict[str, int]) -> dict[str, int]:
-    """A composition from a model file.  Raises ValueError where it is none."""
-    known = isinstance(composition, dict) and all(symbol in chemical_symbols[1:] for symbol in composition)
-    if not (known and composition and all(type(atoms) is int and atoms > 0 for atoms in composition.values())):
-        raise ValueError(f"composition is {composition!r}; a table of elements and their numbers of atoms is wanted")
-    return composition
-
-
-def _formula(counts: Tensor) -> str:
-    """Formula of atoms by atomic number [119]."""
-    return Formula.from_dict({chemical_symbols[z]: n for z, n in enumerate(counts.tolist()) if n}).format("hill")
 
 
 def rows_to_fit(counts: np.ndarray, isolated: np.ndarray) -> np.ndarray:

@@ -157,7 +157,7 @@ def _metadata(model: ForceField, program: _Program) -> dict[str, Any]:
     return {
         "model": model.config.name,
         "elements": list(model.scaling.elements),
-        "composition": model.scaling.composition,
+        "compositions": model.scaling.compositions,
         "cutoff": model.cutoff,
         "max_neighbors": model.max_neighbors,
         "strict_neighbors": model.config.strict_neighbors,

@@ -22,6 +22,7 @@ from denskit.data.base import Source, Subset, spaced
 from denskit.data.config import References
 from denskit.models import build_force_field
 from denskit.models.base import ForceField
+from denskit.models.composition_span import Composition, counts_of, independent
 from denskit.models.config import ModelConfig
 from denskit.models.model_file import load_model
 from denskit.models.prediction import batches
@@ -55,8 +56,7 @@ def fine_tuned(
     trained = load_model(model_file(origin))
     _check_units(config, trained.scaling, origin)
     found, known = Statistics(measured), trained.scaling.elements
-    composition = trained.scaling.composition
-    changed = {"elements": [*known, *found.elements], "composition": None}
+    changed: dict[str, Any] = {"elements": [*known, *found.elements], "compositions": ()}
     if config.model.stress == "strain":  # a derivative of the energy, whatever the unit of a head for it was
         changed["stress_scale"] = None
     scaling = Scaling(**{**trained.scaling.to_dict(), **changed})
@@ -90,9 +90,7 @@ def fine_tuned(
     if not isinstance(training.scale, FixedScale):
         messages += constants.share_shift(references, known, new, config.model)
     messages += constants.correct(references, found.elements, new, training.scale)
-    of_one = scaling.energy_shift and references == "mean"  # measured on these structures alone
-    if of_one or (composition is not None and found.composition == composition):
-        scaling.composition = found.composition
+    scaling.compositions = _compositions(trained.scaling, scaling, found, references)
     if not fresh_energies:
         messages += _moved(trained.scaling.to_dict(), scaling.to_dict(), origin)
         messages += constants.compare(new, references)
@@ -115,6 +113,17 @@ def _check_units(config: RunConfig, scaling: Scaling, origin: str) -> None:
             f"training.init_from={origin} has forces of a head, in units of {force:g} eV/Å, and energies in units of "
             f"{energy:g} eV; model.forces=gradient needs one unit for both. Set model.forces=direct"
         )
+
+
+def _compositions(trained: Scaling, scaling: Scaling, found: Statistics, references: References) -> list[Composition]:
+    """Compositions for whose combinations alone energies are known to be right; none: for all, or unknown."""
+    if float(scaling.energy_shift) and (references == "mean" or len(trained.compositions) < 2):
+        one = [found.composition] if found.composition is not None else []
+        return one if references == "mean" or one == trained.compositions else []
+    if not trained.compositions or references == "none" or isinstance(references, dict):
+        return []
+    kept = [] if references == "fit" else trained.compositions  # a fit is right for the new structures alone
+    return independent(np.concatenate([counts_of(kept), found.fitted]), len(scaling.elements))
 
 
 def _moved(before: Mapping[str, Any], after: Mapping[str, Any], origin: str) -> list[str]:

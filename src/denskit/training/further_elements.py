@@ -51,10 +51,10 @@ def with_further_elements(
     centre = float(np.mean([known[symbol] - own[symbol] for symbol in own.keys() & known.keys()]))  # of given energies
     scaling = Scaling(
         **{
-            **checkpoint.scaling,
+            **scaling.to_dict(),
             "elements": [*scaling.elements, *(atomic_numbers[symbol] for symbol in further)],
             "references": known | {symbol: energy + centre for symbol, energy in further.items()},
-            "composition": None,  # there are others
+            "compositions": (),  # there are others
         }
     )
     checkpoint = replace(
