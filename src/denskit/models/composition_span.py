@@ -26,8 +26,9 @@ _NAMED = 3  # compositions in a message
 def independent(counts: np.ndarray, elements: int) -> list[Composition]:
     """Some of the compositions, small ones, that have the span of all; none where this holds all ``elements``.
 
-    ``counts`` [B, 119]: atoms by atomic number, at least one in each structure.
+    ``counts`` [B, 119]: atoms by atomic number.
     """
+    counts = counts[counts.any(axis=1)]
     if not len(counts):
         return []
     counts = counts[np.argsort(counts.sum(axis=1), kind="stable")]
