@@ -239,14 +239,19 @@ def test_a_stress_and_a_virial_that_contradict_each_other_are_told(tmp_path: Pat
         assert ("warning: " in said and "stress and virial contradict each other in frame 0" in said) == contradict, (
             said
         )
-    said = "\n".join(read_file(_written(tmp_path, atoms), DataConfig(stress_key="stress"))[1])
-    assert "contradict" not in said
+    for config in (DataConfig(stress_key="stress"), DataConfig(stress_unit="kbar")):
+        assert "contradict" not in "\n".join(read_file(_written(tmp_path, atoms), config)[1])
+    atoms.info["REF_stress"] = 2 * stress  # of another method
+    assert "contradict" not in "\n".join(read_file(_written(tmp_path, atoms))[1])
 
 
 def test_weights_that_are_not_read_are_told(tmp_path: Path) -> None:
     for value, told in ((1.0, False), (0.0, True)):
         said = "\n".join(read_file(_written(tmp_path, _water(REF_energy=1.0, config_weight=value)))[1])
         assert ("warning: " in said and "all structures weigh the same" in said) == told
+    water = _water(REF_energy=1.0)
+    water.info["config_weight"] = np.array([1.0, 0.5, 1.0])
+    assert "all structures weigh the same" in "\n".join(read_file(_written(tmp_path, water))[1])
 
 
 def test_results_that_say_so_are_in_ev(tmp_path: Path) -> None:

@@ -205,7 +205,7 @@ class _Reader:
         self.in_ev |= set(results) if live else set()  # as those of every calculator of ASE
         self._note_mixture(fields, index)
         self._note_free_energy(fields)
-        if any(_WEIGHT.fullmatch(str(name)) and value != 1 for name, value in atoms.info.items()):
+        if any(_WEIGHT.fullmatch(str(name)) and np.any(np.asarray(value) != 1) for name, value in atoms.info.items()):
             self.weighted.append(index)
         n = len(atoms)
         energy, forces = self._label("energy", fields, index, 1), self._label("forces", fields, index, 3 * n)
@@ -322,14 +322,24 @@ class _Reader:
         if key is None or value is None:
             return None
         stress = _stress_of(value, key, atoms)
-        other = next((name for name in NAMES["stress"] if name in fields and name != key), None)
-        if other is not None and self.config.stress_key is None and atoms.cell.volume:
-            compared = np.asarray(fields[other])
-            if compared.size in (6, 9) and compared.dtype.kind in "fi" and ("virial" in key) != ("virial" in other):
-                compared = _stress_of(compared * self.stress_factor(other), other, atoms)
-                if np.abs(compared - stress).max() > CONTRADICTION * max(np.abs(stress).max(), LEAST_STRESS):
-                    self.contradicting.append(index)
+        if self._contradicts(stress, key, fields, atoms):
+            self.contradicting.append(index)
         return stress
+
+    def _contradicts(self, stress: np.ndarray, key: str, fields: dict[str, Any], atoms: ase.Atoms) -> bool:
+        """Whether a frame has a virial beside its stress, or the reverse, of the same method and of another size."""
+        if self.config.stress_key is not None or (self.unit, self.config.stress_unit) != ("eV", "auto"):
+            return False
+        prefix = "REF_" if key.startswith("REF_") else ""
+        names = ("stress",) if "virial" in key else ("virial", "virials")
+        other = next((name for word in names if (name := prefix + word) in fields), None)
+        if other is None or not atoms.cell.volume:
+            return False
+        value = np.asarray(fields[other])
+        if value.size not in (6, 9) or value.dtype.kind not in "fi":
+            return False
+        compared = _stress_of(value * self.stress_factor(other), other, atoms)
+        return bool(np.abs(compared - stress).max() > CONTRADICTION * max(np.abs(stress).max(), LEAST_STRESS))
 
     def _fixed(self, atoms: ase.Atoms) -> np.ndarray:
         fixed = np.zeros(len(atoms), dtype=bool)
