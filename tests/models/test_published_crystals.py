@@ -130,11 +130,18 @@ def test_settings_left_out_are_those_of_the_published_constructors(reference_dir
     config = import_checkpoint(_file(path, case, changes={"use_envelope": None})).config
     assert isinstance(config, ESENConfig) and not config.envelope
     for changes, said in (
-        ({"act_type": "s2"}, "Denskit has act_type=gate only"),
+        ({"act_type": None}, "act_type=s2; Denskit's eSEN has gate only"),
         ({"mlp_type": "grid", "grid_resolution": 20}, "grid_resolution=20"),
     ):
         with pytest.raises(ValueError, match=said):
             import_checkpoint(_file(path, case, changes=changes))
+
+
+def test_heads_that_take_means_are_refused(reference_dir: Path, tmp_path: Path) -> None:
+    case = load(reference_dir, "esen_dens_L3M2")
+    case.about["hyper_parameters"]["heads"] = {"energy": {"module": "esen_mlp_energy_head", "reduce": "mean"}}
+    with pytest.raises(ValueError, match="head energy has reduce=mean; Denskit sums over atoms"):
+        import_checkpoint(_file(tmp_path / "checkpoint.pt", case))
 
 
 def test_no_published_setting_is_unknown(case: CrystalCase, tmp_path: Path) -> None:

@@ -319,7 +319,7 @@ def test_variants_that_we_do_not_have_are_refused(reference_dir: Path, tmp_path:
     state, model = published(reference_dir, "escn_dens_L3M2")
     for change, said in (
         ({"distance_function": "silu"}, "Denskit has distance_function=gaussian only"),
-        ({"regress_forces": False}, "Denskit has regress_forces=True only"),
+        ({"regress_forces": False}, "regress_forces=False: it has no forces"),
         ({"lmax_list": [3, 4], "mmax_list": [2, 2]}, "Denskit's eSCN has one"),
     ):
         with pytest.raises(ValueError, match=said):

@@ -20,9 +20,9 @@ from denskit.evaluation.evaluate import evaluate
 from denskit.models.base import ForceField
 from denskit.models.model_file import load_model, read_header
 from denskit.models.prediction import batches
-from denskit.models.scaling import Scaling
+from denskit.models.scaling import Scaling, Statistics
 from denskit.runtime.processes import join_processes
-from denskit.training.fine_tuning import _Constants, element_tables, similar_element
+from denskit.training.fine_tuning import _compositions, _Constants, element_tables, similar_element
 from denskit.training.load_config import RunConfig, load_config
 from denskit.training.run import train
 from denskit.training.trainer import Trainer
@@ -238,6 +238,15 @@ def test_references_stay_right_for_combinations_of_earlier_and_new_structures(
     scaling = _start(config, replace(load_data(config.data, 0), train=Slabs(known), references=references))
     found = scaling.force_field.scaling.compositions
     assert sorted(map(str, found)) == sorted(str(own[name]) for name in wanted)
+
+
+@pytest.mark.parametrize(("references", "named"), [("trained", 0), ("fit", 1)])
+def test_references_fitted_again_to_one_composition_are_right_for_it_alone(references: str, named: int) -> None:
+    """Though those of the trained model were right for all."""
+    elements = [1, 6, 8]
+    trained = Scaling(elements=elements, references={"H": -13.0, "C": -1000.0, "O": -2000.0})
+    found = Statistics(Slabs(_frames("ethanol").systems))
+    assert len(_compositions(trained, trained, found, references)) == named  # type: ignore[arg-type]
 
 
 def test_asked_for_references_are_corrected_by_what_predictions_leave(tiny: Tiny, trained: Path) -> None:

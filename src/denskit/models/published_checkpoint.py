@@ -39,7 +39,7 @@ class PublishedCheckpoint:
 
 
 # hyper-parameters of all models of OCP and fairchem
-_ONE_VALUE: dict[str, Any] = {"regress_forces": True, "use_force_encoding": True}
+_ONE_VALUE: dict[str, Any] = {"use_force_encoding": True}
 _WITHOUT_EFFECT = {
     "name", "model", "otf_graph", "use_pbc_single", "activation_checkpoint", "activation_checkpointing",
     "show_timing_info",
@@ -121,11 +121,13 @@ def from_settings(
     def config(checkpoint: PublishedCheckpoint) -> ModelConfig:
         if checkpoint.model is None:
             raise ValueError("there are none (config); give them with --model")
-        settings = PublishedSettings(checkpoint.model.get("backbone", checkpoint.model))
+        settings = PublishedSettings(_backbone(checkpoint.model))
         for name, value in {**_ONE_VALUE, **one_value}.items():
             if settings.get(name, value) != value:
                 raise ValueError(f"the checkpoint has {name}={settings[name]}; Denskit has {name}={value} only")
         found = config_of(settings)
+        if not settings.get("regress_forces", True) and found.forces == "direct":
+            raise ValueError("the checkpoint has regress_forces=False: it has no forces, and no energy that gives them")
         if not settings.get("use_pbc", True):
             warn(
                 "the checkpoint has use_pbc=False: it was trained without periodic images.  Denskit takes each "
@@ -140,6 +142,17 @@ def from_settings(
         return found
 
     return config
+
+
+def _backbone(model: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The model's hyper-parameters, without those of fairchem's heads.  Raises ValueError for means over atoms."""
+    backbone, heads = model.get("backbone", model), model.get("heads", {})
+    if not isinstance(backbone, Mapping) or not isinstance(heads, Mapping):
+        raise ValueError("backbone and heads are no tables of settings")
+    for name, head in heads.items():
+        if isinstance(head, Mapping) and head.get("reduce", "sum") != "sum":
+            raise ValueError(f"the checkpoint's head {name} has reduce={head['reduce']}; Denskit sums over atoms")
+    return backbone
 
 
 def read_checkpoint(path: str | Path) -> PublishedCheckpoint:
@@ -197,8 +210,6 @@ def _model_settings(settings: Mapping[str, Any]) -> dict[str, Any] | None:
     model = settings.get("model")
     if isinstance(model, str):
         model = settings.get("model_attributes")
-    if isinstance(model, dict) and isinstance(model.get("backbone"), dict):
-        model = model["backbone"]
     return dict(model) if isinstance(model, dict) else None
 
 

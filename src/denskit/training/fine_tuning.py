@@ -120,7 +120,7 @@ def _compositions(trained: Scaling, scaling: Scaling, found: Statistics, referen
     if float(scaling.energy_shift) and (references == "mean" or len(trained.compositions) < 2):
         one = [found.composition] if found.composition is not None else []
         return one if references == "mean" or one == trained.compositions else []
-    if not trained.compositions or references == "none" or isinstance(references, dict):
+    if references == "none" or isinstance(references, dict) or (references != "fit" and not trained.compositions):
         return []
     kept = [] if references == "fit" else trained.compositions  # a fit is right for the new structures alone
     return independent(np.concatenate([counts_of(kept), found.fitted]), len(scaling.elements))

@@ -107,8 +107,8 @@ def errors_of(folder: RunFolder) -> dict[str, dict[str, float]]:
             found[result] = read_json(result)["errors"]
     for path, errors in found.items():
         if not isinstance(errors, dict) or not all(isinstance(of_test, dict) for of_test in errors.values()):
-            raise Unreadable(f"{path} is damaged: it holds no errors by test; remove it and evaluate again")
-    return {test: of_test for errors in found.values() for test, of_test in errors.items()}
+            raise Unreadable(f"{path} is damaged: it holds no errors by test; remove it, and measure again")
+    return {name: of_test for errors in found.values() for name, of_test in errors.items()}
 
 
 def rows_of(folder: RunFolder) -> list[dict[str, str]]:

@@ -226,8 +226,9 @@ def test_a_free_energy_that_differs_is_noted(tmp_path: Path) -> None:
 
     assert "note: " in said(-0.4) and "by 400 meV a structure (rms of 1 frame)" in said(-0.4)
     assert "free_energy differs" not in said(0.0)
-    chosen = said(-0.4, DataConfig(energy_key="free_energy"))
-    assert "energy from free_energy" in chosen and "differs" not in chosen
+    for key in ("energy", "free_energy"):
+        chosen = said(-0.4, DataConfig(energy_key=key))
+        assert f"energy from {key}" in chosen and "differs" not in chosen
 
 
 def test_a_stress_and_a_virial_that_contradict_each_other_are_told(tmp_path: Path) -> None:
@@ -239,19 +240,28 @@ def test_a_stress_and_a_virial_that_contradict_each_other_are_told(tmp_path: Pat
         assert ("warning: " in said and "stress and virial contradict each other in frame 0" in said) == contradict, (
             said
         )
-    for config in (DataConfig(stress_key="stress"), DataConfig(stress_unit="kbar")):
+    for config in (
+        DataConfig(stress_key="stress"),
+        DataConfig(stress_unit="kbar"),
+        DataConfig(stress_sign="compression"),
+    ):
         assert "contradict" not in "\n".join(read_file(_written(tmp_path, atoms), config)[1])
     atoms.info["REF_stress"] = 2 * stress  # of another method
     assert "contradict" not in "\n".join(read_file(_written(tmp_path, atoms))[1])
 
 
 def test_weights_that_are_not_read_are_told(tmp_path: Path) -> None:
-    for value, told in ((1.0, False), (0.0, True)):
-        said = "\n".join(read_file(_written(tmp_path, _water(REF_energy=1.0, config_weight=value)))[1])
-        assert ("warning: " in said and "all structures weigh the same" in said) == told
+    for name, value, told in (
+        ("config_weight", 1.0, False),
+        ("config_weight", 0.0, True),
+        ("config_energy_weight", 2.0, True),
+        ("config_virials_weight", 0.0, False),  # of a label that the frame does not have
+    ):
+        said = "\n".join(read_file(_written(tmp_path, _water(REF_energy=1.0, **{name: value})))[1])
+        assert ("warning: " in said and "all structures and labels weigh the same" in said) == told
     water = _water(REF_energy=1.0)
     water.info["config_weight"] = np.array([1.0, 0.5, 1.0])
-    assert "all structures weigh the same" in "\n".join(read_file(_written(tmp_path, water))[1])
+    assert "all structures and labels weigh the same" in "\n".join(read_file(_written(tmp_path, water))[1])
 
 
 def test_results_that_say_so_are_in_ev(tmp_path: Path) -> None:

@@ -95,3 +95,5 @@ def test_a_frame_without_a_structure_is_named(path: Path) -> None:
 def test_settings_that_would_be_ignored_are_refused(path: Path) -> None:
     with pytest.raises(ValueError, match="MPtrj has its own names and units"):
         read_file(path, DataConfig(stress_unit="GPa"))
+    with pytest.raises(ValueError, match="leave out data.units, data.forces_unit"):
+        read_file(path, DataConfig(forces_unit="Ry/Bohr"))

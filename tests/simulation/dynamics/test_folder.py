@@ -233,11 +233,19 @@ def test_a_run_killed_at_its_first_frame_begins_again(
         assert path.read_bytes() == (killed / path.name).read_bytes(), path.name
 
 
-def test_a_long_time_step_is_warned_about() -> None:
-    potential, water, oxide = Potential(trained()), batch_of([molecule("H2O")]), batch_of([molecule("CO")])
-    (warning,) = warnings_of(potential, water, DynamicsSettings(timestep=3.0))
-    assert "a time step of 3 fs is long for structures with hydrogen" in warning
-    assert warnings_of(potential, oxide, DynamicsSettings(timestep=3.0)) == []
+def test_a_long_time_step_is_warned_about(tmp_path: Path) -> None:
+    heavy = molecule("CH3CH2OH")
+    heavy.set_masses([4.0 if symbol == "H" else None for symbol in heavy.symbols])
+
+    def said(atoms: ase.Atoms, timestep: float) -> str:
+        told: list[str] = []
+        settings = DynamicsSettings(timestep=timestep)
+        plan = DynamicsPlan(settings=settings, steps=1, folder=tmp_path / f"{len(list(tmp_path.iterdir()))}")
+        molecular_dynamics(Potential(trained()), [atoms], plan, say=told.append)
+        return "\n".join(told)
+
+    assert "warning: a time step of 3 fs is long for hydrogen" in said(molecule("CH3CH2OH"), 3.0)
+    assert "time step" not in said(heavy, 3.0) + said(molecule("CH3CH2OH"), 1.0)
 
 
 def test_rough_models_are_warned_about_with_their_drift(monkeypatch: pytest.MonkeyPatch) -> None:

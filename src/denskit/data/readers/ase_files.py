@@ -45,7 +45,8 @@ OF_MODEL = "of_model"  # of a calculator, and a field: its results are predictio
 # of a committee: fields, since ASE's calculators have no such result
 SPREADS = ("energy_std", "forces_std", "max_forces_std")
 _OF_DYNAMICS = {"replica", "step", "time_ps"}  # of frames of denskit md, whose results are the model's
-_WEIGHT = re.compile(r"config_(energy_|forces_|stress_|virials_)?weight")  # MACE's
+_WEIGHTS = {"config_weight": None, "config_energy_weight": "energy", "config_forces_weight": "forces",
+            "config_stress_weight": "stress", "config_virials_weight": "stress"}  # of MACE: label  # fmt: skip
 LEAST_STRESS = 1e-4  # eV/Å^3; differences of smaller stresses are rounding
 CONTRADICTION = 0.05  # between a stress and a virial, of the stress
 SMEARED = 1e-3  # eV, rms between energy and free energy: more than rounding
@@ -205,7 +206,7 @@ class _Reader:
         self.in_ev |= set(results) if live else set()  # as those of every calculator of ASE
         self._note_mixture(fields, index)
         self._note_free_energy(fields)
-        if any(_WEIGHT.fullmatch(str(name)) and np.any(np.asarray(value) != 1) for name, value in atoms.info.items()):
+        if any(self._weighs(name, label, fields) for name, label in _WEIGHTS.items()):
             self.weighted.append(index)
         n = len(atoms)
         energy, forces = self._label("energy", fields, index, 1), self._label("forces", fields, index, 3 * n)
@@ -295,11 +296,20 @@ class _Reader:
         if not same:
             self.mixed.setdefault((str(keys["energy"]), str(keys["forces"])), []).append(index)
 
+    def _weighs(self, name: str, label: str | None, fields: dict[str, Any]) -> bool:
+        """Whether a weight of MACE other than 1 would act on a label that the frame has."""
+        if name not in fields or (label is not None and self._find(label, fields) is None):
+            return False
+        value = np.asarray(fields[name])
+        return value.dtype.kind in "fi" and bool((value != 1).any())
+
     def _note_free_energy(self, fields: dict[str, Any]) -> None:
-        if self._find("energy", fields) == "energy" and "free_energy" in fields:
-            energy, free = fields["energy"], fields["free_energy"]
-            if isinstance(energy, float) and isinstance(free, float):
-                self.free.append((free - energy) * self.factor)
+        if self.config.energy_key is not None or self._find("energy", fields) != "energy":
+            return
+        energy, free = (np.asarray(fields.get(name, np.nan)) for name in ("energy", "free_energy"))
+        if energy.size == free.size == 1 and energy.dtype.kind in "fi" and free.dtype.kind in "fi":
+            difference = (float(free.item()) - float(energy.item())) * (1.0 if "energy" in self.in_ev else self.factor)
+            self.free += [difference] if np.isfinite(difference) else []
 
     def stress_factor(self, key: str) -> float:
         """Factor from the numbers of a field to a stress in eV/Å^3, or to a virial in eV."""
@@ -328,7 +338,8 @@ class _Reader:
 
     def _contradicts(self, stress: np.ndarray, key: str, fields: dict[str, Any], atoms: ase.Atoms) -> bool:
         """Whether a frame has a virial beside its stress, or the reverse, of the same method and of another size."""
-        if self.config.stress_key is not None or (self.unit, self.config.stress_unit) != ("eV", "auto"):
+        read_as = (self.unit, self.config.stress_unit, self.config.stress_sign)
+        if self.config.stress_key is not None or read_as != ("eV", "auto", "tension"):
             return False
         prefix = "REF_" if key.startswith("REF_") else ""
         names = ("stress",) if "virial" in key else ("virial", "virials")
@@ -374,7 +385,7 @@ class _Reader:
         fields = ", ".join(f"{label} from {next(iter(names))}" for label, names in self.used.items() if names)
         unit = "eV" if self.config.units == "auto" else f"{self.config.units}, converted to eV (data.units)"
         said = [f"{self.name}: {fields or 'no labels'}; energies in {unit}, lengths in Å"]
-        if self.used["forces"] and self.config.forces_unit != "auto":
+        if self.used["forces"] and self.read_in_ev[False] and self.config.forces_unit != "auto":
             said.append(f"{self.name}: forces in {self.config.forces_unit}, converted to eV/Å (data.forces_unit)")
         if self.used["stress"] and (self.config.stress_unit, self.config.stress_sign) != ("auto", "tension"):
             unit = "the unit of energies per Å^3" if self.config.stress_unit == "auto" else self.config.stress_unit
@@ -409,13 +420,13 @@ class _Reader:
             yield (
                 f"warning: {self.name}: stress and virial contradict each other in "
                 f"{numbered(np.array(self.contradicting))}: a virial is -stress * volume. Choose the right one with "
-                "data.stress_key=KEY"
+                "data.stress_key=KEY; where the stress has VASP's sign say data.stress_sign=compression"
             )
         if self.weighted:
             yield (
                 f"warning: {self.name}: {numbered(np.array(self.weighted))} with config_weight, config_energy_weight, "
-                "... other than 1, which Denskit does not read: all structures weigh the same. Remove those of weight "
-                "0; data.train with repeat shows a file more often"
+                "... other than 1, which Denskit does not read: all structures and labels weigh the same. Remove "
+                "structures of config_weight=0; data.train with repeat shows a file more often"
             )
         if self.free and (rms := float(np.sqrt(np.mean(np.square(self.free))))) > SMEARED:
             yield (

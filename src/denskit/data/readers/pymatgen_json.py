@@ -65,9 +65,15 @@ def read_published(path: Path, dataset: Published, config: DataConfig) -> tuple[
     Raises ValueError, naming file and entry, for a truncated file and entries without a structure, and for settings of
     other units or labels than the published ones.
     """
-    if config.stress_settings or config.forces_key or config.units not in ("auto", "eV"):
+    if (
+        config.stress_settings
+        or config.forces_key
+        or config.units not in ("auto", "eV")
+        or config.forces_unit != "auto"
+    ):
         raise ValueError(
-            f"{path}: {dataset.name} has its own names and units; leave out data.units and the keys of its labels"
+            f"{path}: {dataset.name} has its own names and units; leave out data.units, data.forces_unit and the "
+            "keys of its labels"
         )
     energy = config.energy_key or dataset.energy
     structures = StructureArrays.from_systems(dataset.systems(path, energy), name=str(path))

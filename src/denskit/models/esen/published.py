@@ -39,6 +39,8 @@ def config_of_esen(model: Mapping[str, Any]) -> ESENConfig:
 
     Raises ValueError for a variant that Denskit does not have.
     """
+    if model.get("act_type", "s2") != "gate":  # s2: the published default
+        raise ValueError(f"the checkpoint has act_type={model.get('act_type', 's2')}; Denskit's eSEN has gate only")
     atomwise, points = model.get("mlp_type", "grid"), model.get("grid_resolution")
     if atomwise == "grid" and points is not None:
         raise ValueError(f"the checkpoint has grid_resolution={points}; Denskit's eSEN chooses the points by degree")
@@ -65,6 +67,6 @@ def config_of_esen(model: Mapping[str, Any]) -> ESENConfig:
 
 IMPORTER = Importer(
     "blocks.0.edge_wise.so2_conv_1.fc_m0.weight",
-    from_settings(config_of_esen, one_value={"norm_type": "rms_norm_sh", "act_type": "gate"}),
+    from_settings(config_of_esen, one_value={"norm_type": "rms_norm_sh"}),
     convert_esen,
 )

@@ -40,7 +40,7 @@ from denskit.simulation.potential import Potential, crowding_for, potential_of, 
 from denskit.simulation.structures import batch_of, has_own_masses, masses_of, note_of_masses, system_of
 from denskit.units import AMU, GPA
 
-LONG_STEP = 1.5  # fs, with hydrogen
+LONG_STEP, LIGHT = 1.5, 1.5  # fs for atoms of hydrogen below that mass (u)
 SHORT_RUN = 100.0  # fs without a thermostat, to measure the drift of a model that may not conserve energy
 SECOND = 1.0  # between progress reports
 RESTART, STATISTICS, UNCERTAIN_FRAMES, SUMMARY = (
@@ -203,22 +203,17 @@ def _simulated(
 
 
 def warnings_of(potential: Potential, batch: Batch, settings: DynamicsSettings) -> list[str]:
-    """Warnings about a long time step, and about a model that may not conserve energy.
+    """Warnings about a model that may not conserve energy; empty for other models.
 
-    The latter has the drift of the first system over 100 fs without a thermostat.
+    They have the drift of the first system over 100 fs without a thermostat.
     """
-    said, reasons = [], []
-    if settings.timestep > LONG_STEP and bool((batch.atomic_numbers == 1).any()):
-        said.append(
-            f"warning: a time step of {settings.timestep:g} fs is long for structures with hydrogen, whose bonds "
-            "vibrate in about 10 fs; 0.5 to 1 fs is usual"
-        )
+    reasons = []
     if potential.direct_forces:
         reasons.append("its forces come from a head of their own and are no gradient of its energy")
     if not potential.smooth:
         reasons.append("its energy is not smooth where an atom crosses the cutoff")
     if not reasons:
-        return said
+        return []
     first = torch.arange(batch.num_systems, device=batch.positions.device) == 0
     steps = max(2, round(SHORT_RUN / settings.timestep))
     try:
@@ -227,7 +222,6 @@ def warnings_of(potential: Potential, batch: Batch, settings: DynamicsSettings) 
     except BrokenSystems as broken:
         measured = str(broken)
     return [
-        *said,
         f"warning: this model may not conserve energy: {'; '.join(reasons)} (energy drift without a bath, over "
         f"{steps * settings.timestep:g} fs: {measured})",
     ]
@@ -258,8 +252,8 @@ def _masses(structures: Sequence[ase.Atoms]) -> Tensor:
 def _notes(
     structures: Sequence[ase.Atoms], potential: Potential, settings: DynamicsSettings, boxed: Tensor
 ) -> list[str]:
-    """Notes about crowded cells, vacuum at constant pressure, masses unlike the standard ones, which are used,
-    velocities, which are not, and molecules that turn."""
+    """Notes about crowded cells, vacuum at constant pressure, a long time step, masses unlike the standard ones, which
+    are used, velocities, which are not, and molecules that turn."""
     heavy = sum(map(has_own_masses, structures))
     moving = sum(bool(np.any(atoms.get_momenta())) for atoms in structures)
     costs = {atoms.get_chemical_formula(): crowding_for(potential, atoms) for atoms in structures}
@@ -267,6 +261,12 @@ def _notes(
     if settings.ensemble == "npt":
         empty = dict.fromkeys(atoms.get_chemical_formula() for atoms in structures if has_vacuum(system_of(atoms)))
         said += [f"warning: {formula}: {MAY_CLOSE}. Use nvt or langevin" for formula in empty]
+    light = any(((atoms.numbers == 1) & (atoms.get_masses() < LIGHT)).any() for atoms in structures)
+    if settings.timestep > LONG_STEP and light:
+        said.append(
+            f"warning: a time step of {settings.timestep:g} fs is long for hydrogen, whose bonds vibrate in about "
+            "10 fs; 0.5 to 1 fs is usual"
+        )
     if heavy:
         said.append(note_of_masses(heavy))
     if bool(boxed.any()):
