@@ -63,8 +63,8 @@ def figure(results: Sequence[dict[str, Any]]) -> Figure:
             for row in rows:
                 minutes, errors = zip(*row["curve"], strict=True)
                 axes.plot(minutes, errors, linewidth=1, markersize=2, **style)
-            used, errors = ([row[key] for row in rows] for key in ("used_minutes", "forces_mae_meV_per_A"))
-            axes.plot(used, errors, markersize=8, markeredgecolor="white", **{**style, "linestyle": "none"})
+            used, tested = ([row[key] for row in rows] for key in ("used_minutes", "forces_mae_meV_per_A"))
+            axes.plot(used, tested, markersize=8, markeredgecolor="white", **{**style, "linestyle": "none"})
             axes.plot([], [], label=program, **style)
         axes.plot([], [], "o-", color="0.5", linewidth=1, markersize=2, label="line: validation structures")
         axes.plot([], [], "o", color="0.5", markersize=8, markeredgecolor="white", label="large: test structures")
