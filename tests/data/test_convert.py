@@ -66,6 +66,12 @@ def test_labels_in_another_unit_are_warned_of(tmp_path: Path) -> None:
     (problem,) = inspect_file(tmp_path / "wrong").problems
     assert "in eV and were read in kcal/mol" in str(problem)
     assert "convert the original again" in problem.advice
+    labels["F"] = labels["F"] * 0.529177210903 / 27.211386245988
+    np.savez(tmp_path / "y.npz", R=positions, z=systems[0].atomic_numbers, **labels)
+    convert([tmp_path / "y.npz"], tmp_path / "per_bohr", DataConfig(units="eV"))
+    (problem,) = inspect_file(tmp_path / "per_bohr").problems
+    assert "convert the original again" in problem.advice and problem.advice.count("convert") == 2
+    assert "data.forces_unit=Hartree/Bohr" in problem.advice
     messages = convert([tmp_path / "x.npz"], tmp_path / "right", DataConfig(units="eV"))
     assert not [line for line in messages if line.startswith("warning")]
     assert not inspect_file(tmp_path / "right").problems

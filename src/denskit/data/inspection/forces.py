@@ -11,7 +11,7 @@ from denskit.data.base import collate, spaced
 from denskit.data.config import ENERGY_UNITS, FORCE_UNITS
 from denskit.data.inspection.energy_consistency import with_forces
 from denskit.data.inspection.geometry import squeezed
-from denskit.data.inspection.sample import Finding, Sample
+from denskit.data.inspection.sample import AGAIN, Finding, Sample
 from denskit.geometry.lattice import nearest_image
 from denskit.geometry.neighbors import build_neighbors
 from denskit.runtime.progress import counted
@@ -46,7 +46,6 @@ _UNITS = {  # unit of the energies: that of the forces, and the remedy
         "Say data.forces_unit=Hartree/Bohr, and data.units=Hartree if the energies are in Hartree",
     ),
 }  # fmt: skip
-_AGAIN = "No setting changes the units of shards: convert the original again (denskit data convert)"
 _FACTORS = {**ENERGY_UNITS, "Hartree/Bohr": FORCE_UNITS["Hartree/Bohr"]}  # to eV/Å
 
 
@@ -131,7 +130,7 @@ def unit(sample: Sample) -> Iterator[Finding]:
     elif likely != read_as and not _told_by_energies(sample, likely, _FACTORS[likely] / _FACTORS[read_as]):
         means, advice = f"forces are in {_UNITS[likely][0]}", _UNITS[likely][1]
         if sample.in_shards:
-            means, advice = _misread(STIFFNESS / stiffness) or (means, _AGAIN)
+            means, advice = _misread(STIFFNESS / stiffness) or (means, AGAIN)
         yield sample.finding("problem", found, means, advice)
 
 
@@ -148,7 +147,7 @@ def _misread(off: float) -> tuple[str, str] | None:
         return None
     means = ", or ".join(f"in {unit} and were read in {read_as}" for unit, read_as in found)
     units = " or ".join(f"data.units={unit}" for unit, _ in found)
-    return f"the files that were converted are {means}", f"{_AGAIN} with {units}{', as they are' * (len(found) > 1)}"
+    return f"the files that were converted are {means}", f"{AGAIN} with {units}{', as they are' * (len(found) > 1)}"
 
 
 def _told_by_energies(sample: Sample, likely: str, forces_off: float) -> bool:
@@ -174,7 +173,7 @@ def _unit_by_size(sample: Sample, has: np.ndarray, read_as: str) -> Iterator[Fin
     found = f"half of the frames have forces of more than {median:.3g} eV/Å (rms)"
     if read_as == "eV":
         means, advice = f"forces are in {_UNITS['kcal/mol'][0]}", _UNITS["kcal/mol"][1]
-        yield sample.finding("problem", found, means, f"{_AGAIN} with data.units" if sample.in_shards else advice)
+        yield sample.finding("problem", found, means, f"{AGAIN} with data.units" if sample.in_shards else advice)
     else:
         yield sample.finding("problem", found, "they are not in the unit that they were read in", "Look at data.units")
 

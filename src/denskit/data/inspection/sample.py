@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,6 +22,8 @@ from denskit.data.structure_arrays import Missing, StructureArrays, geometry_def
 
 OUTSIDE = 1e6  # Å: larger coordinates come from exploded simulations
 UNREADABLE = 5  # records whose errors are shown
+AGAIN = "No setting changes the units of shards: convert the original again (denskit data convert)"
+_OF_FILES = re.compile(r"data\.(units|forces_unit|stress_unit|stress_sign)=")  # settings that shards refuse
 Severity = Literal["problem", "note"]
 
 
@@ -112,6 +115,8 @@ class Sample:
         """A finding about the structures ``of``: places in the sample, or a mask."""
         places = np.zeros(0, dtype=np.int64) if of is None else np.flatnonzero(of) if of.dtype == bool else of
         frames = tuple(int(number) for number in np.sort(self.index[places]))
+        if self.in_shards and _OF_FILES.search(advice) and AGAIN not in advice:
+            advice = f"{AGAIN}. {advice}"
         return Finding(severity=severity, found=found, means=means, advice=advice, frames=frames)
 
     def marked(
