@@ -1,4 +1,4 @@
-"""Settings that the training data decide: size of the model, average degree and number of atoms, noise of DeNS."""
+"""Settings that the training data decide: sizes of model and batch, averages of degree and atoms, noise of DeNS."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from denskit.runtime.progress import counted
 from denskit.settings import problems_in
 from denskit.tasks import FOR_CRYSTALS, DenoisingConfig, DeNSConfig
 from denskit.training.run_folder import model_file
-from denskit.training.settings import RunConfig, SizeRow
+from denskit.training.settings import RunConfig, SizeRow, TrainingConfig
 from denskit.training.starting_model import SAMPLE as LABELLED  # structures whose labels are read
 
 SAMPLE = 64  # training structures that are measured
@@ -33,7 +33,7 @@ _UNITS = {"average_degree": "neighbours an atom", "average_atoms": "atoms a stru
 
 
 def fit_model_to_data(config: RunConfig, data: LoadedData) -> tuple[RunConfig, list[str]]:
-    """The run with all settings of the model set; and messages for the log.
+    """The run with all settings of the model set, and those of the training by its size; and messages for the log.
 
     ``sizes`` gives settings by the number of training structures; those of ``MEASURED`` that are null are measured on
     evenly spaced training structures.  With ``training.init_from`` they are the trained model's.
@@ -49,9 +49,11 @@ def fit_model_to_data(config: RunConfig, data: LoadedData) -> tuple[RunConfig, l
     elif config.sizes:
         row = rows_for(config.sizes, len(data.train))[0]
         settings |= row.model
-        if row.model:  # all of it may have been given
-            listed = ", ".join(f"{key}={value}" for key, value in row.model.items())
+        chosen = row.model | {f"training.{key}": value for key, value in row.training.items()}
+        if chosen:  # all of it may have been given
+            listed = ", ".join(f"{key}={value}" for key, value in chosen.items())
             messages.append(f"model sized for {counted(len(data.train), 'training structure')}: {listed}")
+        config = config.model_copy(update={"training": training_for(config, len(data.train))})
     unknown = [name for name in unknown if settings[name] is None]
     if unknown:
         measured = _averages(data.train, config.model)
@@ -65,6 +67,20 @@ def fit_model_to_data(config: RunConfig, data: LoadedData) -> tuple[RunConfig, l
     except ValidationError as error:
         raise ValueError(f"the model sized for {len(data.train)} training structures: {problems_in(error)}") from None
     return config.model_copy(update={"model": model, "sizes": ()}), messages
+
+
+def training_for(config: RunConfig, structures: int) -> TrainingConfig:
+    """Settings of a training on so many structures, with those that ``sizes`` gives.
+
+    Raises ValueError where they do not go together.
+    """
+    rows = rows_for(config.sizes, structures)
+    if not rows or not rows[0].training:
+        return config.training
+    try:
+        return TrainingConfig.model_validate(config.training.model_dump() | rows[0].training)
+    except ValidationError as error:
+        raise ValueError(f"the training sized for {structures} structures: {problems_in(error)}") from None
 
 
 def rows_for(rows: Sequence[SizeRow], structures: int) -> list[SizeRow]:

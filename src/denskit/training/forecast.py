@@ -130,9 +130,14 @@ def settled(
 def _as_begun(config: RunConfig, data: LoadedData, checkpoint: Checkpoint) -> tuple[RunConfig, list[str]]:
     """The run with that row of ``sizes`` whose model the checkpoint has; without one, as if it began.
 
-    Settings of the task that are chosen by the data, and not given, stay as they were.
+    Settings of task and training that are chosen by the data, and not given, stay as they were.
     """
-    task, before = config.task, checkpoint.config["task"]
+    task, before, trained = config.task, checkpoint.config["task"], checkpoint.config["training"]
+    rows = [
+        row.model_copy(update={"training": {key: trained.get(key, value) for key, value in row.training.items()}})
+        for row in config.sizes
+    ]
+    config = config.model_copy(update={"sizes": tuple(rows)})
     if before["name"] == task.name:
         chosen = (*FOR_MANY_MATERIALS, *(FOR_CRYSTALS if isinstance(task, DeNSConfig) else ()))
         kept = {name: before[name] for name in chosen if name in before and name not in task.model_fields_set}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -78,10 +79,10 @@ def load_config(preset_or_path: str | os.PathLike[str], overrides: Overrides = (
     base["data"] = _of_own_file(base.get("data") or {}, changes.get("data") or {})
     base = _of_trained_model(base, changes, wishes=is_own_file)
     merged: Any = OmegaConf.to_container(OmegaConf.merge(OmegaConf.create(base), changes), resolve=False)
-    given = changes.get("model") or {}
     merged["sizes"] = merged.get("sizes") or []
-    for row in merged["sizes"]:
-        row["model"] = {key: value for key, value in row["model"].items() if key not in given}
+    for row, section in itertools.product(merged["sizes"], ("model", "training")):
+        given = changes.get(section) or {}
+        row[section] = {key: value for key, value in (row.get(section) or {}).items() if key not in given}
     merged.setdefault("output", _default_output(name, merged))
     classes = {
         "model": MODELS[merged["model"]["name"]].config,
@@ -131,10 +132,11 @@ def _require_sections(place: str, content: Mapping[str, Any]) -> None:
         if value is not None and not isinstance(value, Mapping):
             raise ValueError(f"{place}: {section}={value!r}: settings are wanted, such as {section}.name=...")
     rows = content.get("sizes") or []
-    if not isinstance(rows, list) or any(
-        not isinstance(r, Mapping) or not isinstance(r.get("model"), Mapping) for r in rows
+    if not isinstance(rows, list) or not all(
+        isinstance(r, Mapping) and all(isinstance(r.get(name) or {}, Mapping) for name in ("model", "training"))
+        for r in rows
     ):
-        raise ValueError(f"{place}: sizes={rows!r}: a list of rows is wanted, each with up_to and model")
+        raise ValueError(f"{place}: sizes={rows!r}: a list of rows is wanted, each with up_to, and model or training")
 
 
 def _preset(name: str) -> str:

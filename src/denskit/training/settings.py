@@ -260,14 +260,24 @@ class TrainingConfig(Settings):
 
 
 class SizeRow(Settings):
-    """Settings of the model by size of the training set."""
+    """Settings by size of the training set; settings given by the user win."""
 
     up_to: int | None = Field(default=None, ge=1)
     """Largest number of training structures of this row; null: any."""
     min_steps: int | None = Field(default=None, ge=1)
     """Where ``training.budget`` has time for fewer steps, the row above is taken; null: this one always."""
-    model: dict[str, Any]
-    """Settings of the model; settings given by the user win."""
+    model: dict[str, Any] = Field(default_factory=dict)
+    """Settings of the model."""
+    training: dict[str, Any] = Field(default_factory=dict)
+    """Settings of the training other than its length, such as batch_size."""
+
+    @model_validator(mode="after")
+    def _of_the_training(self) -> SizeRow:
+        if wrong := [name for name in self.training if name not in TrainingConfig.model_fields or name in LENGTHS]:
+            raise ValueError(
+                f"sizes has training.{wrong[0]}; wanted are settings of the training other than its length"
+            )
+        return self
 
 
 class RunConfig(Settings):
@@ -282,8 +292,8 @@ class RunConfig(Settings):
     training: TrainingConfig
     """Optimiser, schedule, length, evaluation, files."""
     sizes: tuple[SizeRow, ...] = ()
-    """Model settings by the number of training structures and, with a time budget, of steps; resolved when these are
-    known."""
+    """Settings of model and training by the number of training structures and, with a time budget, of steps; resolved
+    when these are known."""
     output: OnResume[str]
     """Run folder, made by the run; on the command line ``runs/PRESET`` where not given."""
     seed: int = Field(default=0, ge=0)

@@ -86,9 +86,10 @@ def _is_decided(key: str, value: Any, run: RunConfig, preset: RunConfig, theirs:
         return True
     if run.training.init_from is not None and (section == "model" or value == "trained"):
         return True
+    if any(getattr(row, section, {}).get(name) == value for row in preset.sizes):
+        return True
     if section == "model":
-        sized = any(row.model.get(name) == value for row in preset.sizes)
-        return sized or (name in MEASURED and theirs.get(key, 0) is None)
+        return name in MEASURED and theirs.get(key, 0) is None
     measured = name.partition(".")[0] == "sigma" and isinstance(theirs.get("task.sigma", usual), str)
     return key == "sizes" or (
         section == "task" and (measured or {**FOR_CRYSTALS, **FOR_MANY_MATERIALS}.get(name) == value)

@@ -26,6 +26,7 @@ from denskit.simulation.relaxation.is2re import errors, first_frames
 from denskit.simulation.stability.protocol import Reference, StudySettings
 from denskit.simulation.stability.study import run_study
 from denskit.simulation.state import Structures
+from denskit.training.fitted_settings import training_for
 from denskit.training.inputs import digest_of
 from denskit.training.loader import steps_per_epoch
 from denskit.training.reading_settings import reading_like
@@ -65,7 +66,8 @@ def require_judgeable(study: StudyConfig, config: RunConfig) -> None:
     Simulations and relaxations need something to compare with, and other files only elements that are trained on.
     """
     data = load_data(config.data, config.seed, config.required_labels)
-    steps_per_epoch(len(data.train), config.training.batch_size, config.training.drop_last)
+    training = training_for(config, len(data.train))
+    steps_per_epoch(len(data.train), training.batch_size, training.drop_last)
     if data.test is None and not asked_of(study):
         raise ValueError(
             "training and validation leave no structure for the test split, and the study has no "

@@ -19,7 +19,7 @@ from denskit.training import checks
 from denskit.training.checks import COMPARE, FEW_EPOCHS, MEASURED_RATE, PAYING_EPOCHS, SAMPLE, PlannedTraining
 from denskit.training.cost import Cost
 from denskit.training.fitted_loss import fit_loss_to_energies
-from denskit.training.fitted_settings import fit_dens_to_crystals, fit_sigma_to_data
+from denskit.training.fitted_settings import fit_dens_to_crystals, fit_sigma_to_data, training_for
 from denskit.training.loader import steps_per_epoch
 from denskit.training.schedule import Schedule
 
@@ -208,8 +208,9 @@ def _length(steps: int) -> dict[str, int | str]:
 
 def _epochs(run: StudyRun, cost: Cost) -> float:
     """Length of a training."""
-    training = run.config().training
-    per_epoch = steps_per_epoch(run.point.get(FRAMES, cost.train), training.batch_size, training.drop_last)
+    structures = run.point.get(FRAMES, cost.train)
+    training = training_for(run.config(), structures)
+    per_epoch = steps_per_epoch(structures, training.batch_size, training.drop_last)
     return training.epochs or (training.max_steps or 0) / per_epoch
 
 
@@ -262,8 +263,9 @@ def data_warnings(study: StudyConfig) -> dict[str, list[str]]:
             loaded[data] = load_data(config.data, config.seed, config.required_labels).train
         train = loaded[data]
         config, _ = fit_sigma_to_data(fit_dens_to_crystals(config, train)[0], train)
-        per_epoch = steps_per_epoch(len(train), config.training.batch_size, config.training.drop_last)
-        planned = PlannedTraining(config, Schedule(config.training, per_epoch), train)
+        training = training_for(config, len(train))
+        per_epoch = steps_per_epoch(len(train), training.batch_size, training.drop_last)
+        planned = PlannedTraining(config, Schedule(training, per_epoch), train)
         for check in _OF_THE_DATA:
             if message := check(planned):
                 found.setdefault(run.variant, {}).setdefault(check.__name__, message.removesuffix(COMPARE))

@@ -12,6 +12,7 @@ from denskit.evaluation.study.splits import split_settings
 from denskit.runtime.device import choose_device, gpus_to_share
 from denskit.runtime.threads import cores
 from denskit.training.cost import Cost
+from denskit.training.fitted_settings import training_for
 from denskit.training.forecast import forecasts_of
 from denskit.training.overview import rows_of
 from denskit.training.run_folder import RunFolder
@@ -21,9 +22,10 @@ from denskit.training.settings import RunConfig
 def seconds_of(run: StudyRun, config: RunConfig, cost: Cost) -> float:
     """Time that is left of a run: training from its last row of metrics.csv, its validations, and the final test."""
     frames, row = run.point.get(FRAMES), next(reversed(rows_of(RunFolder(Path(config.output)))), {})
-    total = cost.schedule(config.training, frames).total_steps
+    training = training_for(config, cost.train if frames is None else frames)
+    total = cost.schedule(training, frames).total_steps
     left = 1 - min(int(row.get("step", 0)), total) / total
-    return left * cost.training_seconds(config.training, frames) + cost.test * cost.structure
+    return left * cost.training_seconds(training, frames) + cost.test * cost.structure
 
 
 def abreast(study: StudyConfig, processes: int) -> int:
