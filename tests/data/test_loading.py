@@ -152,12 +152,16 @@ def test_isolated_atoms_give_references_and_are_not_trained_on(tmp_path: Path) -
         one.calc = SinglePointCalculator(one, energy=energy, forces=np.zeros((1, 3)))
         single.append(one)
     path = _write(tmp_path / "isolated.extxyz", [*_frames(20), *single])
-    loaded = load_data(DataConfig(path=path, references="isolated"), seed=0)
-    assert loaded.references == atoms
-    assert loaded.valid is not None
-    assert loaded.test is not None
-    sizes = [len(system) for part in (loaded.train, loaded.valid, loaded.test) for system in part]  # type: ignore[attr-defined]
-    assert sizes == [5] * 20
+    for references, wanted in (("isolated", "fit"), (None, "fit"), ("none", "none"), (atoms, atoms)):
+        loaded = load_data(DataConfig(path=path, references=references), seed=0)
+        assert (loaded.references, loaded.isolated) == (wanted, atoms)
+        assert f"{path}: isolated atoms of H, C are not trained on: frames 20, 21 (counted from 0)" in loaded.messages
+        parts = (loaded.train, loaded.valid, loaded.test)
+        sizes = [len(system) for part in parts for system in part]  # type: ignore[union-attr]
+        assert sizes == [5] * 20
+    as_any_other = load_data(DataConfig(path=path, references="mean"), seed=0)
+    assert as_any_other.isolated == {} and sum(len(part or ()) for part in (
+        as_any_other.train, as_any_other.valid, as_any_other.test)) == 22  # fmt: skip
     path = _write(tmp_path / "lacking.extxyz", [*_frames(20), single[0]])
     with pytest.raises(ValueError, match=r"needs a frame with one atom and an energy for each element; none for C\."):
         load_data(DataConfig(path=path, references="isolated"), seed=0)
@@ -165,10 +169,26 @@ def test_isolated_atoms_give_references_and_are_not_trained_on(tmp_path: Path) -
     cell.calc = SinglePointCalculator(cell, energy=-1009.0, forces=np.zeros((1, 3)))
     loaded = load_data(DataConfig(path=_write(tmp_path / "cell.extxyz", [*_frames(20), *single, cell]),
                                   references="isolated"), seed=0)  # fmt: skip
-    assert loaded.references == atoms, "an atom beside its images is none"
-    path = _write(tmp_path / "twice.extxyz", [*_frames(20), *single, single[0]])
-    with pytest.raises(ValueError, match="finds an element twice among the frames 20, 21, 22"):
-        load_data(DataConfig(path=path, references="isolated"), seed=0)
+    assert loaded.isolated == atoms, "an atom beside its images is none"
+    excited = single[0].copy()
+    excited.calc = SinglePointCalculator(excited, energy=-3.4, forces=np.zeros((1, 3)))
+    path = _write(tmp_path / "twice.extxyz", [*_frames(20), excited, *single])
+    loaded = load_data(DataConfig(path=path), seed=0)
+    assert loaded.isolated == atoms
+    assert any(
+        "warning: isolated atoms of one element" in said and "H -3.4, -13.6; the" in said for said in loaded.messages
+    )
+
+
+def test_isolated_atoms_of_an_element_that_nothing_else_has_are_trained_on(tmp_path: Path) -> None:
+    xenon, hydrogen = ase.Atoms("Xe"), ase.Atoms("H")
+    for one in (xenon, hydrogen):
+        one.calc = SinglePointCalculator(one, energy=-400.0, forces=np.zeros((1, 3)))
+    path = _write(tmp_path / "xenon.extxyz", [*_frames(20), xenon, hydrogen])
+    loaded = load_data(DataConfig(path=path, split=SplitConfig(train=19, valid=2)), seed=0)
+    assert loaded.isolated == {"H": -400.0} and 54 in elements_of(loaded.train)
+    atoms = load_data(DataConfig(path=_write(tmp_path / "atoms.extxyz", [xenon, hydrogen] * 5)), seed=0)
+    assert atoms.isolated == {} and len(atoms.train) == 8
 
 
 def test_missing_labels_follow_the_weights(tmp_path: Path) -> None:

@@ -233,6 +233,31 @@ def test_isolated_atoms_of_all_elements_are_what_the_fit_starts_from() -> None:
     assert _table(_fit([*systems[:2], _atom("H", **crystal), _atom("O", **crystal)])) != _table(scaling)
 
 
+def test_isolated_atoms_keep_their_energies() -> None:
+    """Of the structures and of those given, the lowest; in the model file, and not where each structure has a shift."""
+    bound = [_system("H2O", 2 * TRUE["H"] + TRUE["O"] + x, seed=i) for i, x in enumerate((-9.1, -8.9))]
+    given = {"H": TRUE["H"], "O": TRUE["O"] + 1.0}
+    for systems, isolated in ((bound, given), ([*bound, _atom("H"), _atom("O", energy=given["O"])], {})):
+        scaling, messages = fit_scaling(
+            systems, references="fit", scale="energy_std", gradient_forces=True, isolated=isolated
+        )
+        assert scaling.isolated_energies == given and scaling.compositions == []
+        assert any("fitted to the energies less those of the isolated atoms" in line for line in messages)
+        assert any("energies of isolated atoms: H -13.2500, O -2040.7500 eV" in line for line in messages)
+        again = Scaling.from_dict(scaling.to_dict())
+        assert again.to_dict() == scaling.to_dict() and again.isolated.dtype == torch.float64
+        assert "isolated" not in scaling.state_dict(), "files of earlier versions have no such tensor"
+        in_units = scaling.half().isolated_in_model_units(torch.tensor([1, 8, 6]), torch.float64)
+        wanted = [(given[name] - float(scaling.references[atomic_numbers[name]])) for name in ("H", "O")]
+        assert (in_units * scaling.energy_scale).tolist()[:2] == pytest.approx(wanted, abs=1e-9)
+        assert in_units[2].isnan()
+    lower = fit_scaling([*bound, _atom("H", energy=-14.0)], references="fit", scale="energy_std", gradient_forces=True,
+                        isolated=given)[0]  # fmt: skip
+    assert lower.isolated_energies == {**given, "H": -14.0}
+    assert _fit([*bound, _atom("H")], references="mean").isolated_energies == {}
+    assert _fit(bound).isolated_energies == {} and "isolated" not in _fit(bound).to_dict()
+
+
 def test_isolated_atoms_of_some_elements_do_not_pull_at_the_fit() -> None:
     """Such an atom lies eV above its compounds; one of an element that is in no other structure counts."""
     compounds = [_system(formula, seed=i) for i, formula in enumerate(["H2O", "CH4", "CO2", "C2H6O", "H2", "CO"])]

@@ -18,7 +18,7 @@ from denskit.data import DataConfig, LoadedData, load_data
 from denskit.data.config import References, SplitConfig
 from denskit.evaluation.evaluate import evaluate
 from denskit.models.base import ForceField
-from denskit.models.model_file import load_model, read_header
+from denskit.models.model_file import load_model, read_header, save_model
 from denskit.models.prediction import batches
 from denskit.models.scaling import Scaling, Statistics
 from denskit.runtime.processes import join_processes
@@ -479,6 +479,20 @@ def test_isolated_atoms_are_no_residuals_of_bound_ones(tiny: Tiny, trained: Path
         for source in (bound, Slabs([*(bound[index] for index in range(len(bound))), *atoms]))
     ]
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("references", ["trained", "fit"])
+def test_isolated_atoms_move_with_the_references(tiny: Tiny, trained: Path, tmp_path: Path, references: str) -> None:
+    """Those of the trained model stay as far from them; those of the new data replace them."""
+    model = load_model(trained / "model.safetensors")
+    model.scaling.take_isolated({"H": -13.0, "C": -1000.0})
+    save_model(tmp_path / "model.safetensors", model, {})
+    settings = [f"training.init_from={tmp_path / 'model.safetensors'}", f"data.references={references}"]
+    data = replace(_shifted(-1.0), references=references, isolated={"C": -1030.0})  # type: ignore[arg-type]
+    scaling = _start(tiny(*settings), data).force_field.scaling
+    moved = float(scaling.references[1] - model.scaling.references[1])
+    assert (moved == 0.0) == (references == "trained")
+    assert scaling.isolated_energies == pytest.approx({"H": -13.0 + moved, "C": -1030.0}, abs=1e-9)
 
 
 def _with_rare_silicon(tmp_path: Path, energy: float | None) -> LoadedData:

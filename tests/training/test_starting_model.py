@@ -6,8 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import ase
+import ase.io
 import numpy as np
 import pytest
+from ase.calculators.singlepoint import SinglePointCalculator
 
 from data.shard_files import write_index
 from denskit.batch import System
@@ -16,15 +19,19 @@ from denskit.data.base import Source, Subset, evenly
 from denskit.data.config import References, SplitConfig
 from denskit.data.readers.shards import ShardFile, write_shard
 from denskit.data.structure_arrays import StructureArrays
+from denskit.evaluation.evaluate import evaluate
+from denskit.models.model_file import load_model
 from denskit.models.scaling import fit_scaling
 from denskit.runtime.processes import join_processes
 from denskit.tasks import build_task
 from denskit.training import starting_model as initial
 from denskit.training.load_config import RunConfig
+from denskit.training.run import train
 from denskit.training.starting_model import check_known_elements, initial_force_field
 from denskit.training.trainer import Trainer
 from training.slabs import Slabs
 
+ETHANOL = Path(__file__).parents[2] / "examples" / "data" / "ethanol_dft.extxyz"
 Tiny = Callable[..., RunConfig]
 GIVEN = "training.scale={energy_shift: -0.755, energy_scale: 2.887, force_scale: 1.5}"
 DIRECT = ["model.forces=direct", "data.references=none"]
@@ -194,3 +201,22 @@ def test_a_sample_has_all_elements_where_these_are_listed(
     force_field, messages = initial_force_field(config, replace(data, train=source), build_task(config.task))
     assert force_field.scaling.elements == [1, 8, 54]
     assert messages[-1] == f"the above is of 15 evenly spaced structures of {len(source)}"
+
+
+def test_a_trained_model_knows_isolated_atoms_and_goes_on_knowing_them(tiny: Tiny, tmp_path: Path) -> None:
+    """Of a file with isolated atoms, through training, resuming, evaluation and the model file."""
+    structures = ase.io.read(ETHANOL, ":40")
+    energies = {"H": -13.6, "C": -1029.0, "O": -2043.0}
+    for symbol, energy in energies.items():
+        one = ase.Atoms(symbol)
+        one.calc = SinglePointCalculator(one, energy=energy, forces=np.zeros((1, 3)))
+        structures.append(one)
+    ase.io.write(tmp_path / "with_atoms.extxyz", structures)
+    settings = [f"data.path={tmp_path / 'with_atoms.extxyz'}", "data.references=fit"]
+    run = train(tiny(*settings, "training.max_steps=3"))
+    run = train(tiny(*settings, "training.max_steps=6"), resume=True)
+    log = (run / "train.log").read_text(encoding="utf-8")
+    assert "isolated atoms of H, C, O are not trained on: frames 40, 41, 42" in log
+    assert load_model(run).scaling.isolated_energies == energies
+    ase.io.write(tmp_path / "atoms.extxyz", structures[-3:])
+    assert evaluate(run, tmp_path / "atoms.extxyz")["energy_mae_meV"] < 1e-3  # weights in float32

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 from warnings import catch_warnings, simplefilter
 
 import numpy as np
-from ase.data import chemical_symbols
+from ase.data import atomic_numbers, chemical_symbols
 
 from denskit.batch import ISOLATED
 from denskit.data.base import Lazy, Source, Subset, elements_of, evenly, known_elements
@@ -39,6 +39,7 @@ from denskit.runtime.warning import warn
 WEIGHTED = ("energy", "forces")
 SAMPLE = 64  # structures of shards that are read before training
 QUICK = 100 * 2**20  # bytes of a test file that is read before a training: some seconds
+SAME = 0.01  # eV between energies of isolated atoms of one element that are the same
 FEW = 10_000  # structures of shards that are all read for a split that trains every element: some seconds
 
 
@@ -51,7 +52,8 @@ class LoadedData:
     test: Source | None
     splits: Splits | None  # how a file was divided, to be saved beside the run; None: each part is a file of its own
     messages: list[str]  # findings and decisions, for the log
-    references: References  # for fit_scaling: the config's, ``isolated`` resolved to energies in eV
+    references: References  # for fit_scaling: the config's, ``isolated`` resolved to ``fit`` from these energies
+    isolated: dict[str, float] = field(default_factory=dict)  # energies of isolated atoms, which no part has, in eV
 
     @property
     def judged(self) -> dict[str, Source | None]:
@@ -97,7 +99,7 @@ def load_files(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED
     given = [*(part.path for part in parts), config.valid, config.test]
     require_effect(config, [path for path in given if path is not None])
     source, messages = _read_parts(config, required)
-    pool, references, said = _references(source, config)
+    pool, references, isolated, said = _references(source, config)
     kept, left_out = filtered(source, config.filter)
     pool = np.intersect1d(pool, kept)
     messages += said + left_out
@@ -132,7 +134,9 @@ def load_files(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED
             messages += [f"warning: {text}" for text in repeated(train, [valid, held_out])]
         test = held_out if test is None else test
     assert train is not None
-    return LoadedData(train=train, valid=valid, test=test, splits=splits, messages=messages, references=references)
+    return LoadedData(
+        train=train, valid=valid, test=test, splits=splits, messages=messages, references=references, isolated=isolated
+    )
 
 
 def _read_parts(config: DataConfig, required: Sequence[str]) -> tuple[Source, list[str]]:
@@ -255,38 +259,64 @@ def _check_indices(splits: Splits, source: Source, path: Path) -> None:
         )
 
 
-def _references(source: Source, config: DataConfig) -> tuple[np.ndarray, References, list[str]]:
-    """Structures to divide [M], the references, and messages."""
-    everything, wanted = np.arange(len(source)), config.references or "fit"
-    if isinstance(wanted, dict) or wanted in ("fit", "mean", "none", "trained"):
-        return everything, wanted, []  # type: ignore[return-value]
-    if wanted != "isolated":
-        return everything, *_references_from(Path(wanted).expanduser(), source)
-    if not source.in_memory:
-        raise ValueError(f"{source.name}: data.references=isolated reads one file in memory; these are shards")
-    return *_without_isolated_atoms(source), []
+def _references(source: Source, config: DataConfig) -> tuple[np.ndarray, References, dict[str, float], list[str]]:
+    """Structures to divide [M], the references, energies of isolated atoms, and messages.
 
-
-def _without_isolated_atoms(source: Source) -> tuple[np.ndarray, dict[str, float]]:
-    """Structures to divide [M], and the energies of the single atoms among all.
-
-    Single atoms are left out: their energy is exactly the reference, and far from every other residual.
+    Isolated atoms are left out: their energies, eV above those of bound atoms, are exact without training on them.
+    Only a constant of each structure (``mean``) leaves them where they are.
     """
-    systems = list(source)
-    elements = {chemical_symbols[z] for system in systems for z in system.atomic_numbers}
-    single = np.array([system.is_isolated for system in systems])
-    judged = np.array([system.is_isolated and system.energy is not None for system in systems])
-    atoms = [systems[place] for place in np.flatnonzero(judged)]
-    energies = {chemical_symbols[atom.atomic_numbers[0]]: float(atom.energy or 0.0) for atom in atoms}
-    if len(energies) < len(atoms):
-        raise ValueError(f"{source.name}: data.references=isolated finds an element twice among the {numbered(judged)}")
-    lacking = sorted(elements - energies.keys(), key=chemical_symbols.index)
+    everything, wanted = np.arange(len(source)), config.references or "fit"
+    strict = wanted == "isolated"
+    if strict and not source.in_memory:
+        raise ValueError(f"{source.name}: data.references=isolated reads one file in memory; these are shards")
+    if wanted == "mean" or not source.in_memory:
+        pool, isolated, messages = everything, dict[str, float](), list[str]()
+    else:
+        pool, isolated, messages = _without_isolated_atoms(source, strict=strict)
+    if isinstance(wanted, dict) or wanted in ("fit", "mean", "none", "trained"):
+        return pool, wanted, isolated, messages  # type: ignore[return-value]
+    if strict:
+        return pool, "fit", isolated, messages
+    references, said = _references_from(Path(wanted).expanduser(), source)
+    return pool, references, isolated, [*messages, *said]
+
+
+def _without_isolated_atoms(source: Source, *, strict: bool) -> tuple[np.ndarray, dict[str, float], list[str]]:
+    """Structures to divide [M] without isolated atoms, the lowest energies of these by element, and messages.
+
+    Atoms of elements that no other structure has stay.  Raises ValueError, where ``strict``, for elements without one.
+    """
+    one = np.arange(len(source)) if source.sizes is None else np.flatnonzero(np.asarray(source.sizes) == 1)
+    atoms = {place: atom for place in one.tolist() if (atom := source[place]).is_isolated and atom.energy is not None}
+    rest = np.setdiff1d(np.arange(len(source)), [*atoms])
+    others = elements_of(Subset(source, rest, source.name)) if (atoms or strict) and len(rest) else set()
+    energies: dict[str, list[float]] = {}
+    for atom in atoms.values():
+        symbol = chemical_symbols[int(atom.atomic_numbers[0])]
+        energies.setdefault(symbol, []).append(float(atom.energy or 0.0))
+    if strict:
+        _require_atoms(source, others, energies)
+    out = {place: atom for place, atom in atoms.items() if int(atom.atomic_numbers[0]) in others}
+    if not out:
+        return np.arange(len(source)), {}, []
+    kept = {symbol: min(found) for symbol, found in energies.items() if atomic_numbers[symbol] in others}
+    several = [symbol for symbol in kept if max(energies[symbol]) - kept[symbol] > SAME]
+    places = np.isin(np.arange(len(source)), [*out])
+    messages = [f"{source.name}: isolated atoms of {', '.join(kept)} are not trained on: {numbered(places)}"]
+    if several:
+        found = "; ".join(f"{name} {', '.join(f'{energy:g}' for energy in energies[name])}" for name in several)
+        messages.append(f"warning: isolated atoms of one element have several energies (eV): {found}; the lowest count")
+    return np.flatnonzero(~places), kept, messages
+
+
+def _require_atoms(source: Source, elements: set[int], energies: Mapping[str, list[float]]) -> None:
+    """Raise ValueError where an element of the structures has no isolated atom with an energy."""
+    lacking = [chemical_symbols[z] for z in sorted(elements) if chemical_symbols[z] not in energies]
     if lacking:
-        near = np.array([len(system) == 1 and not system.is_isolated for system in systems])
+        near = np.array([len(system) == 1 and not system.is_isolated for system in source])
         images = f" ({numbered(near)}: an atom with periodic images nearer than {ISOLATED:g} Å)" if near.any() else ""
         raise ValueError(
             f"{source.name}: data.references=isolated needs a frame with one atom and an energy for each element; "
             f"none for {', '.join(lacking)}{images}. Add them, give energies as data.references={{H: ...}}, or use "
             "data.references=fit"
         )
-    return np.flatnonzero(~single), energies

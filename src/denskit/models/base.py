@@ -18,6 +18,7 @@ from denskit.models.edge_chunks import recomputed
 from denskit.models.execution import DEFAULT, Execution
 from denskit.models.graph import EdgeGraph
 from denskit.models.scaling import Scaling
+from denskit.nn.separation import bound_share, separated
 from denskit.nn.weight_decay import NoWeightDecay
 from denskit.runtime.threads import few_threads
 from denskit.runtime.warning import warn
@@ -273,9 +274,17 @@ class ForceField(nn.Module):
         for name in used:
             if self.head_irreps[name] == "0+2":  # one matrix for a system, the mean over its atoms
                 out[name] = matrices_of(batch.sum_over_atoms(out[name]) / batch.n_atoms[:, None])
-        out["energies"] = out["energy"][:, 0]
+        out["energies"] = self._separable(out["energy"][:, 0], batch)
         out["energy"] = batch.sum_over_atoms(out["energies"])
         return out
+
+    def _separable(self, energies: Tensor, batch: Batch) -> Tensor:
+        """Energies [N] that go smoothly to those of isolated atoms, where the scaling knows these."""
+        if not self.scaling.isolated_energies:
+            return energies
+        edges, length = batch.built_edges, torch.linalg.vector_norm(Backbone.edge_vectors(batch), dim=-1)
+        share = bound_share(length, edges.index[1], batch.num_atoms, self.cutoff, edges.mask)
+        return separated(energies, share, self.scaling.isolated_in_model_units(batch.atomic_numbers, energies.dtype))
 
     def _checked(self, name: str, value: Tensor) -> Tensor:
         """The output of a head.  Raises ValueError for a shape that a loss would broadcast without a word."""

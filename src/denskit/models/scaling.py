@@ -34,7 +34,8 @@ class Scaling(nn.Module):
     ``references``: {element symbol: eV}; ``energy_shift``: eV per structure; ``energy_scale``: eV; ``force_scale``:
     eV/Å; ``stress_scale``: eV/Å^3, default the energy scale; ``elements``: the atomic numbers of the training data;
     ``compositions``: {symbol: atoms} of each; where there are any, references are known to be right for combinations of
-    these alone, and with a shift one composition for itself alone.
+    these alone, and with a shift one composition for itself alone.  ``isolated``: {symbol: eV}, energies that atoms
+    have without neighbours (:mod:`denskit.nn.separation`), for a scaling without a shift.
     """
 
     references: Tensor  # [119] eV, by atomic number
@@ -42,6 +43,7 @@ class Scaling(nn.Module):
     energy_scale: Tensor  # []
     force_scale: Tensor  # []
     stress_scale: Tensor  # []
+    isolated: Tensor  # [119] eV, by atomic number; NaN where not known
 
     def __init__(
         self,
@@ -53,6 +55,7 @@ class Scaling(nn.Module):
         force_scale: float = 1.0,
         stress_scale: float | None = None,
         compositions: Sequence[Composition] = (),
+        isolated: Mapping[str, float] | None = None,
     ) -> None:
         super().__init__()
         self.elements = sorted(set(elements))
@@ -62,6 +65,9 @@ class Scaling(nn.Module):
         for symbol, energy in (references or {}).items():
             table[atomic_numbers[symbol]] = energy
         self.register_buffer("references", table)
+        unknown = torch.full_like(table, torch.nan)
+        self.register_buffer("isolated", unknown, persistent=False)  # no tensor that files of earlier versions lack
+        self.take_isolated(isolated or {})
         stress_scale = energy_scale if stress_scale is None else stress_scale
         scales = {"energy_scale": energy_scale, "force_scale": force_scale, "stress_scale": stress_scale}
         for name, scale in scales.items():
@@ -84,6 +90,17 @@ class Scaling(nn.Module):
     def reference_energy(self, batch: Batch) -> Tensor:
         """Sum of the atoms' references and the shift [B] (eV, float64), which is subtracted from energies."""
         return batch.sum_over_atoms(self.references[batch.atomic_numbers]) + self.energy_shift
+
+    def take_isolated(self, energies: Mapping[str, float]) -> None:
+        """Energies of isolated atoms, {symbol: eV}; of other elements they are not known."""
+        self.isolated_energies = dict(energies)
+        self.isolated.fill_(torch.nan)
+        for symbol, energy in energies.items():
+            self.isolated[atomic_numbers[symbol]] = energy
+
+    def isolated_in_model_units(self, numbers: Tensor, dtype: torch.dtype) -> Tensor:
+        """Energies [N] of isolated atoms of these atomic numbers; NaN where not known."""
+        return ((self.isolated - self.references)[numbers] / self.energy_scale).to(dtype)
 
     def zero_of(self, composition: Mapping[str, int]) -> float:
         """As :meth:`reference_energy`, of one structure with so many atoms of each element."""
@@ -173,6 +190,7 @@ class Scaling(nn.Module):
                 for name in ("energy_shift", "energy_scale", "force_scale", "stress_scale")
             },
             **({"compositions": self.compositions} if self.compositions else {}),
+            **({"isolated": self.isolated_energies} if self.isolated_energies else {}),
         }
 
     @classmethod
@@ -191,12 +209,14 @@ def fit_scaling(
     scale: Scale | Mapping[str, float],
     gradient_forces: bool,
     more_elements: Iterable[int] = (),
+    isolated: Mapping[str, float] | None = None,
 ) -> tuple[Scaling, list[str]]:
     """Fit references, shift and scales on training structures.
 
     ``references``: ``fit`` by :func:`denskit.models.reference_fit.fit_references`, starting from isolated atoms where
-    the structures contain one of each element; a dict in eV, to which the mean residual per atom is added; ``mean``: no
-    references but a shift, the mean energy of a structure; ``none``.  ``scale``: ``energy_std``, the unbiased standard
+    one of each element is known; a dict in eV, to which the mean residual per atom is added; ``mean``: no references
+    but a shift, the mean energy of a structure; ``none``.  ``isolated``: {symbol: eV} of isolated atoms, beside those
+    among the structures; without a shift the scaling has them.  ``scale``: ``energy_std``, the unbiased standard
     deviation of the residuals; ``force_rms`` over components of free atoms; or numbers ``energy_shift``,
     ``energy_scale`` and ``force_scale``, and only references are fitted.  ``gradient_forces``: one scale for energy and
     forces; otherwise forces have their own rms.  ``more_elements``: further atomic numbers of the scaling (structures
@@ -205,7 +225,7 @@ def fit_scaling(
     Returns the scaling and messages about the fit.  Raises ValueError where no structure has an energy, or an element
     has no reference.
     """
-    data = Statistics(source)
+    data = Statistics(source, isolated)
     if not len(data.energies) and references != "none":
         raise ValueError(
             f"no training structure has an energy; references={references!r} cannot be fitted. To train on forces "
@@ -241,7 +261,10 @@ def fit_scaling(
         energy_scale=energy_scale,
         force_scale=force_scale,
         compositions=compositions,
+        isolated=None if shift else data.atoms,
     )
+    if scaling.isolated_energies:
+        messages.append(f"energies of isolated atoms: {listed(data.atoms)} eV, exact for atoms without neighbours")
     return scaling, [*messages, describe(scaling, references if isinstance(references, str) else "given")]
 
 
@@ -265,10 +288,11 @@ class Statistics:
 
     ``elements`` [K] are atomic numbers.  Of the structures with an energy: ``counts`` [B, K] atoms of each element,
     ``energies`` [B] in eV, ``isolated`` [B] single atoms without near images, ``places`` [B] in the source.
-    ``force_rms`` in eV/Å is over free atoms, 0 without labels.
+    ``force_rms`` in eV/Å is over free atoms, 0 without labels.  ``atoms``: the lowest energy of an isolated atom of
+    each element, of these structures and of those given, {symbol: eV}.
     """
 
-    def __init__(self, source: Iterable[System]) -> None:
+    def __init__(self, source: Iterable[System], atoms: Mapping[str, float] | None = None) -> None:
         energies: list[float] = []
         isolated: list[bool] = []
         compositions: list[np.ndarray] = []
@@ -293,6 +317,10 @@ class Statistics:
         table = np.array(compositions, dtype=np.int32).reshape(len(compositions), len(seen))
         self.counts = table[:, self.elements]
         self.force_rms = float(np.sqrt(square / count)) if count else 0.0
+        self.atoms = dict(atoms or {})
+        for row in np.flatnonzero(self.isolated).tolist():
+            symbol, energy = self.symbols[int(self.counts[row].argmax())], float(self.energies[row])
+            self.atoms[symbol] = min(energy, self.atoms.get(symbol, energy))
 
     def holders(self, element: int, most: int) -> np.ndarray:
         """Places in the source of at most ``most`` structures with an energy and atoms of an element, evenly spaced."""
@@ -308,8 +336,8 @@ class Statistics:
 
     @property
     def starts_from_atoms(self) -> bool:
-        """Whether there is an isolated atom of each element, and other structures."""
-        return bool((~self.isolated).any() and self.counts[self.isolated].any(axis=0).all())
+        """Whether an isolated atom of each element is known, and there are other structures."""
+        return bool((~self.isolated).any() and self.atoms.keys() >= {*self.symbols})
 
     @property
     def fitted(self) -> np.ndarray:
@@ -332,7 +360,7 @@ class Statistics:
         """Ridge regression per atom, starting from isolated atoms where there is one of each element."""
         start, rows = np.zeros(len(self.symbols)), ~self.isolated
         if self.starts_from_atoms:
-            start[self.counts[self.isolated].argmax(axis=1)] = self.energies[self.isolated]
+            start = np.array([self.atoms[symbol] for symbol in self.symbols])
             messages.append("references: fitted to the energies less those of the isolated atoms, one of each element")
         else:
             rows = rows_to_fit(self.counts, self.isolated)

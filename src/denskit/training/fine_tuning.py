@@ -18,6 +18,7 @@ from ase.data import atomic_numbers, chemical_symbols
 from torch import Tensor
 
 from denskit.batch import MAX_ATOMIC_NUMBER, System
+from denskit.data import LoadedData
 from denskit.data.base import Source, Subset, spaced
 from denskit.data.config import References
 from denskit.models import build_force_field
@@ -43,19 +44,18 @@ _PERIODS = (0, 2, 10, 18, 36, 54, 86, 118)  # atomic numbers at which periods en
 
 
 def fine_tuned(
-    config: RunConfig, references: References, measured: Source, heads: Mapping[str, str], device: torch.device
+    config: RunConfig, data: LoadedData, measured: Source, heads: Mapping[str, str], device: torch.device
 ) -> tuple[ForceField, list[str]]:
     """The model of ``training.init_from`` adapted to new data, on ``device``; and messages for the log.
 
-    ``references``: ``data.references``, as the loader resolved them.  ``measured``: training structures that constants
-    are measured on.
+    ``measured``: training structures that constants are measured on.
 
     Raises ValueError for weights, units or references that do not fit; FileNotFoundError where there is no such model.
     """
-    origin, training = f"{config.training.init_from}", config.training
+    origin, training, references = f"{config.training.init_from}", config.training, data.references
     trained = load_model(model_file(origin))
     _check_units(config, trained.scaling, origin)
-    found, known = Statistics(measured), trained.scaling.elements
+    found, known = Statistics(measured, data.isolated), trained.scaling.elements
     changed: dict[str, Any] = {"elements": [*known, *found.elements], "compositions": ()}
     if config.model.stress == "strain":  # a derivative of the energy, whatever the unit of a head for it was
         changed["stress_scale"] = None
@@ -91,6 +91,7 @@ def fine_tuned(
         messages += constants.share_shift(references, known, new, config.model)
     messages += constants.correct(references, found.elements, new, training.scale)
     scaling.compositions = _compositions(trained.scaling, scaling, found, references)
+    scaling.take_isolated(_isolated(trained.scaling, scaling, found))
     if not fresh_energies:
         messages += _moved(trained.scaling.to_dict(), scaling.to_dict(), origin)
         messages += constants.compare(new, references)
@@ -124,6 +125,15 @@ def _compositions(trained: Scaling, scaling: Scaling, found: Statistics, referen
         return []
     kept = [] if references == "fit" else trained.compositions  # a fit is right for the new structures alone
     return independent(np.concatenate([counts_of(kept), found.fitted]), len(scaling.elements))
+
+
+def _isolated(trained: Scaling, scaling: Scaling, found: Statistics) -> dict[str, float]:
+    """Energies of isolated atoms: those of the new data, else as far from the references as before."""
+    if float(scaling.energy_shift):
+        return {}
+    moved = (scaling.references - trained.references.to(scaling.references.device)).tolist()
+    before = trained.isolated_energies.items()
+    return {symbol: energy + moved[atomic_numbers[symbol]] for symbol, energy in before} | found.atoms
 
 
 def _moved(before: Mapping[str, Any], after: Mapping[str, Any], origin: str) -> list[str]:

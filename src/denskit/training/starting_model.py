@@ -69,7 +69,7 @@ def _measured(
     """A force field whose scaling is measured on the training structures, and messages."""
     measured, scale = _to_measure(data.train), config.training.scale
     if config.training.init_from is not None:
-        force_field, messages = fine_tuned(config, data.references, measured, heads, device)
+        force_field, messages = fine_tuned(config, data, measured, heads, device)
     else:
         scaling, messages = fit_scaling(
             measured,
@@ -77,6 +77,7 @@ def _measured(
             scale=scale.model_dump() if isinstance(scale, FixedScale) else scale,  # type: ignore[arg-type]
             gradient_forces=config.model.forces == "gradient",
             more_elements=_unseen(data, config) if len(measured) < len(data.train) else (),
+            isolated=data.isolated,
         )
         force_field = _seeded(config, heads, scaling).to(getattr(torch, config.training.dtype))
     if len(measured) < len(data.train):
