@@ -144,10 +144,10 @@ def crowded(sample: Sample) -> Iterator[Finding]:
 
 
 def single_atoms(sample: Sample) -> Iterator[Finding]:
-    """Isolated atoms, whose energies are references."""
+    """Isolated atoms, whose energies models have exactly."""
     alone = (sample.structures.sizes == 1) & ~sample.structures.pbc.any(axis=1)
     if not alone.all():
-        advice = "To take them as the references of the elements say data.references=isolated"
+        advice = "A model has their energies exactly, without training on them (not with data.references=mean)"
         yield from sample.marked(alone, "note", f"{counted(alone.sum(), 'frame')} of a single atom", "", advice)
 
 
