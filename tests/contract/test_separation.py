@@ -7,13 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from ase.data import atomic_numbers
 
 from contract.variants import VARIANTS, build
 from denskit.batch import System
 from denskit.data.base import collate
 from denskit.models import ForceField
 from denskit.models.scaling import Scaling
-from denskit.nn.separation import bound_share
+from denskit.nn.covalent_origins import RADII
+from denskit.nn.separation import REACH, Separation
 from denskit.simulation.potential import Potential
 from denskit.testing import JUMP, STEP, batch_of, jump_at_cutoff, molecule, moved
 
@@ -61,12 +63,16 @@ def test_the_way_is_smooth() -> None:
     """No jump in energy, forces or curvature where the last neighbour goes beyond the cutoff."""
     name = next(name for name in VARIANTS if build(name, torch.float32).backbone.smooth)
     assert jump_at_cutoff(separable(name)) < JUMP
-    cutoff = 5.0
-    length = torch.linspace(4.9, 5.1, 2001, dtype=torch.float64, requires_grad=True)
-    share = bound_share(length, torch.arange(2001), 2001, cutoff)
-    for _ in range(2):
-        assert float(share.detach().diff().abs().max()) < 1e-2
-        assert bool((share[length >= cutoff] == 0).all())
+    reach = REACH * (0.32 + 0.63)
+    length = torch.linspace(reach - 0.1, reach + 0.1, 2001, dtype=torch.float64, requires_grad=True)
+    index, numbers = (
+        torch.stack([torch.arange(2001), torch.arange(2001, 4002)]),
+        torch.tensor([1, 8]).repeat_interleave(2001),
+    )
+    share = Separation(5.0)(length, index, numbers[:4002])[2001:]
+    for _ in range(3):
+        assert bool((share[length >= reach] == 0).all())
+        assert float(share.detach().diff().abs().max()) < 1e-2 * max(1.0, float(share.detach().abs().max()))
         (share,) = torch.autograd.grad(share.sum(), length, create_graph=True)
 
 
@@ -82,11 +88,20 @@ def test_bound_atoms_are_as_without(systems: dict[str, System]) -> None:
 
 
 def test_padding_is_no_neighbour() -> None:
-    target, mask = torch.tensor([0, 1, 1]), torch.tensor([True, True, False])
-    length = torch.tensor([1.0, 4.0, 1.0], dtype=torch.float64)
-    padded = bound_share(length, target, 3, 5.0, mask)
-    assert torch.equal(padded, bound_share(length[:2], target[:2], 3, 5.0))
-    assert float(padded[2]) == 0.0 and 0.98 < float(padded[0]) < 1.0
+    index, numbers = torch.tensor([[1, 0, 1], [0, 1, 2]]), torch.tensor([1, 8, 8])
+    length, mask = torch.tensor([0.95, 0.95, 1.0], dtype=torch.float64), torch.tensor([True, True, False])
+    padded = Separation(5.0)(length, index, numbers, mask)
+    assert torch.equal(padded, Separation(5.0)(length[:2], index[:, :2], numbers))
+    assert float(padded[2]) == 0.0 and 0.99 < float(padded[0]) < 1.0
+
+
+@pytest.mark.parametrize(("bonds", "least", "most"), [(1, 0.99, 1), (2, 0.9, 0.99), (3, 0.3, 0.6), (4.01, 0, 0)])
+def test_bonds_break_between_two_and_four_lengths(bonds: float, least: float, most: float) -> None:
+    for symbol in ("H", "C", "W"):
+        number = atomic_numbers[symbol]
+        length = torch.tensor([bonds * 2 * RADII[number - 1] / 100], dtype=torch.float64)
+        share = Separation(12.0)(length, torch.tensor([[0], [1]]), torch.tensor([number, number]))[1]
+        assert least <= float(share) <= most
 
 
 def test_dissociation_of_a_pair_ends_at_its_atoms() -> None:

@@ -18,7 +18,7 @@ from denskit.models.edge_chunks import recomputed
 from denskit.models.execution import DEFAULT, Execution
 from denskit.models.graph import EdgeGraph
 from denskit.models.scaling import Scaling
-from denskit.nn.separation import bound_share, separated
+from denskit.nn.separation import Separation, separated
 from denskit.nn.weight_decay import NoWeightDecay
 from denskit.runtime.threads import few_threads
 from denskit.runtime.warning import warn
@@ -160,6 +160,7 @@ class ForceField(nn.Module):
         self.head_irreps = dict(heads)
         self.heads = nn.ModuleDict({name: backbone.make_head(irreps) for name, irreps in heads.items()})
         self.scaling = scaling
+        self.separation = Separation(self.config.cutoff)
         self.execution = DEFAULT
         self.new_elements: tuple[int, ...] = ()  # atomic numbers that fine-tuning adds to those of the trained model
         self.companion: nn.Module | None = None  # of a task: trained with the model, and in no model file
@@ -283,7 +284,7 @@ class ForceField(nn.Module):
         if not self.scaling.isolated_energies:
             return energies
         edges, length = batch.built_edges, torch.linalg.vector_norm(Backbone.edge_vectors(batch), dim=-1)
-        share = bound_share(length, edges.index[1], batch.num_atoms, self.cutoff, edges.mask)
+        share = self.separation(length, edges.index, batch.atomic_numbers, edges.mask)
         return separated(energies, share, self.scaling.isolated_in_model_units(batch.atomic_numbers, energies.dtype))
 
     def _checked(self, name: str, value: Tensor) -> Tensor:

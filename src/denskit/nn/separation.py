@@ -3,25 +3,42 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from denskit.nn.cutoff import PolynomialEnvelope
+from denskit.nn.covalent_origins import RADII
 
-STEEPNESS = 4.0  # one neighbour at a bond's length binds an atom by 0.98, one at half the cutoff by 0.9
+REACH = 4.0  # sums of covalent radii from which on a neighbour binds nothing, where the cutoff is no shorter
+STEEPNESS = 6.0  # an atom with one neighbour is bound by 0.995 at the length of the bond, by 0.95 at twice that
 
 
-def bound_share(length: Tensor, target: Tensor, num_atoms: int, cutoff: float, mask: Tensor | None = None) -> Tensor:
-    """1 - exp(-STEEPNESS c) [N], where c is the sum of the envelope over the neighbours of an atom.
+class Separation(nn.Module):
+    """The share of each atom's energy that its neighbours give.
 
-    0 without neighbours, nearly 1 for an atom with one at the length of a bond, and three times continuously
-    differentiable in the positions, like the envelope.  ``length`` [E] in Å and ``target`` [E], the atom that has the
-    neighbour, are those of the edges; ``mask`` [E] is False on padding.
+    s_i = 1 - exp(-STEEPNESS sum_j u(r_ij)) with u = (1 - x)^3 (1 + 3 x + 6 x^2), x = r_ij / R_ij, where R_ij is
+    ``REACH`` times the sum of the covalent radii of both atoms, at most the cutoff: 1 at distance 0; value, slope and
+    curvature 0 at R_ij and beyond.
     """
-    weight: Tensor = PolynomialEnvelope(cutoff)(length)
-    if mask is not None:
-        weight = weight * mask.to(weight.dtype)
-    neighbours = weight.new_zeros(num_atoms).index_add(0, target, weight)
-    return -torch.expm1(-STEEPNESS * neighbours)
+
+    radii: Tensor  # [119] Å
+
+    def __init__(self, cutoff: float) -> None:
+        super().__init__()
+        self.cutoff = cutoff
+        self.register_buffer("radii", torch.tensor((0, *RADII)) / 100, persistent=False)
+
+    def forward(self, length: Tensor, edge_index: Tensor, atomic_numbers: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Shares [N], 0 without neighbours.
+
+        ``length`` [E] (Å) and ``edge_index`` [2, E], the neighbour and its atom, are those of the edges; ``mask`` [E]
+        is False on padding; ``atomic_numbers`` [N].
+        """
+        radii = self.radii.to(length.dtype)[atomic_numbers]
+        reach = REACH * (radii.index_select(0, edge_index[0]) + radii.index_select(0, edge_index[1]))
+        x = (length / reach.clamp(max=self.cutoff)).clamp(max=1.0)
+        bound = (1.0 - x) ** 3 * (1.0 + x * (3.0 + 6.0 * x))
+        if mask is not None:
+            bound = bound * mask.to(bound.dtype)
+        return -torch.expm1(-STEEPNESS * bound.new_zeros(len(atomic_numbers)).index_add(0, edge_index[1], bound))
 
 
 def separated(energies: Tensor, share: Tensor, alone: Tensor) -> Tensor:
@@ -29,6 +46,5 @@ def separated(energies: Tensor, share: Tensor, alone: Tensor) -> Tensor:
 
     ``alone`` [N]: energies of isolated atoms, NaN where they are not known; these energies stay as they are.
     """
-    known = ~torch.isnan(alone)
     mixed = share * energies + (1.0 - share) * torch.nan_to_num(alone)
-    return torch.where(known, mixed, energies)
+    return torch.where(torch.isnan(alone), energies, mixed)
