@@ -243,6 +243,8 @@ def test_isolated_atoms_keep_their_energies() -> None:
         )
         assert scaling.isolated_energies == given and scaling.compositions == []
         assert any("fitted to the energies less those of the isolated atoms" in line for line in messages)
+        assert any("H O are bound only together, so each gets the common -3.33 eV" in line for line in messages)
+        assert not any("data.references=" in line for line in messages), "they are known"
         assert any("energies of isolated atoms: H -13.2500, O -2040.7500 eV" in line for line in messages)
         again = Scaling.from_dict(scaling.to_dict())
         assert again.to_dict() == scaling.to_dict() and again.isolated.dtype == torch.float64

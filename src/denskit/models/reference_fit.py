@@ -32,8 +32,11 @@ class ReferenceFit:
     error_left_out: float  # of each structure from the others; NaN where there are no others
     error_new_composition: float  # of each structure from other compositions, where these have its elements; else NaN
 
-    def messages(self, table: Mapping[str, float]) -> list[str]:
-        """Messages about the fit of ``table``, K symbols with eV; a warning names undetermined elements."""
+    def messages(self, table: Mapping[str, float], *, from_atoms: bool = False) -> list[str]:
+        """Messages about the fit of ``table``, K symbols with eV; a warning names undetermined elements.
+
+        ``from_atoms``: energies of isolated atoms were subtracted, so the fit is of their binding.
+        """
         error = f"rms error {1000 * self.error:.4g} meV an atom"
         for left_out, value in (("structure", self.error_left_out), ("composition", self.error_new_composition)):
             if np.isfinite(value):
@@ -43,7 +46,13 @@ class ReferenceFit:
         ridge = f", ridge {self.strength:.2g} by leave-one-out" if self.strength > STRENGTHS[0] else ""
         messages = [f"references: fitted per atom to {counted(self.compositions, 'composition')}{ridge}; {error}"]
         free = [symbol for symbol, known in zip(table, self.determined, strict=True) if not known]
-        if free:
+        if free and from_atoms:
+            messages.append(
+                f"warning: the compositions tell how strongly {' '.join(free)} are bound only together, so each gets "
+                f"the common {self.references[~self.determined].mean():.2f} eV beside its isolated atom. Energies of "
+                "other compositions will be wrong by as much as theirs differ"
+            )
+        elif free:
             example = ", ".join(f"{symbol}: {energy:.1f}" for symbol, energy in list(table.items())[:2])
             example += ", ..." if len(table) > 2 else ""
             messages.append(

@@ -367,7 +367,7 @@ class Statistics:
         counts, energies = self.counts[rows].astype(np.float64), self.energies[rows]
         fit = fit_references(counts, energies - counts @ start)
         table = dict(zip(self.symbols, (start + fit.references).tolist(), strict=True))
-        messages += fit.messages(table)
+        messages += fit.messages(table, from_atoms=self.starts_from_atoms)
         return table
 
     def residuals(self, table: Mapping[str, float]) -> np.ndarray:
