@@ -137,7 +137,7 @@ class Nequip(Program):
 class Denskit(Program):
     """Denskit by its command line: the preset for few molecules, with nothing changed but its length."""
 
-    kind, package, unit, batch_size = "denskit", "denskit", "step", 8
+    kind, package, unit = "denskit", "denskit", "step"
     line, first = r"step (\d+)/\d+ .*valid MAE .*?forces ([\d.]+) meV", 0
     environment: ClassVar[dict[str, str]] = {}
     settings: ClassVar[tuple[str, ...]] = ("equiformer", "task=energy_forces")
