@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from contract.variants import build
 from denskit.batch import System
+from denskit.data.base import Subset
+from denskit.data.structure_arrays import StructureArrays
 from denskit.models import prediction
 from denskit.testing import batch_of
 
@@ -35,3 +39,16 @@ def test_predictions_free_the_graph_as_they_go(monkeypatch: pytest.MonkeyPatch, 
     assert kept == [None]
     force_field(batch, None, ("energy", "forces", "noise"))
     assert kept == [None, True]
+
+
+def test_unknown_elements_are_named_before_the_work(systems: dict[str, System]) -> None:
+    """Not when the loop comes to them, after hours; by their numbers in the file."""
+    force_field = build("envelope", torch.float64)
+    strange = replace(systems["water"], atomic_numbers=np.array([54, 1, 1]))
+    frames = [replace(one, index=place) for place, one in enumerate([systems["ethanol"]] * 3 + [strange] * 2)]
+    words = r"2 of 4 structures have Xe, which this model .*H C N O.*: frames 3, 4 \(counted from 0\)\. Leave them out"
+    reported: list[int] = []
+    source = Subset(StructureArrays.from_systems(frames, name="file"), np.arange(1, 5), "part")
+    with pytest.raises(ValueError, match=words):
+        list(prediction.predict_each(force_field, source, 1, lambda done, text, total: reported.append(done)))
+    assert not reported

@@ -30,7 +30,7 @@ from denskit.files import atomic_write, new_frames_file
 from denskit.models.base import ForceField
 from denskit.models.committee import Committee
 from denskit.models.model_file import Model, load_model, models_of, read_header
-from denskit.models.prediction import Predictor, predict_each
+from denskit.models.prediction import Predictor, predict_each, require_known_elements
 from denskit.reading.remote import address_of
 from denskit.runtime.device import choose_device
 from denskit.runtime.processes import Processes
@@ -97,6 +97,7 @@ def evaluate(
 def _errors(
     force_field: Predictor, structures: Source, batch_size: int, processes: Processes | None, progress: Report
 ) -> dict[str, float]:
+    require_known_elements(force_field, structures)
     shift = EnergyShift()
     result = measure(
         force_field, structures, batch_size=batch_size, processes=processes, shift=shift, progress=progress

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
+from ase.data import chemical_symbols
 
 from denskit.batch import Batch, System, Targets
-from denskit.data.base import Source, collate
+from denskit.data.base import Source, collate, known_elements
 from denskit.data.crowding import crowding
+from denskit.data.structure_arrays import numbered
 from denskit.models.base import ForceField
 from denskit.models.committee import Committee
-from denskit.runtime.progress import Report, unreported
+from denskit.runtime.progress import Report, counted, unreported
 from denskit.runtime.warning import warn
 
 Predictor = ForceField | Committee
@@ -49,6 +52,25 @@ def batches(
         progress(min(done, len(source)), str(source.name), len(source))
 
 
+def require_known_elements(force_field: Predictor, source: Source) -> None:
+    """Raise ValueError, before the work, naming the structures with elements that the model was not trained on.
+
+    Of sources on disk without a list of elements :func:`batches` names the first one when it comes to it.
+    """
+    known = {*force_field.scaling.elements}
+    lacking = [elements - known for elements in known_elements(source)]
+    places = [place for place, unknown in enumerate(lacking) if unknown]
+    if not places:
+        return
+    unknown = sorted(frozenset[int]().union(*lacking))
+    symbols, names = (" ".join(chemical_symbols[z] for z in some) for some in (unknown, sorted(known)))
+    frames = numbered(np.array([source[place].index for place in places]))
+    raise ValueError(
+        f"{source.name}: {len(places):,} of {counted(len(source), 'structure')} have {symbols}, which this model was "
+        f"not trained on (it knows {names}): {frames}. Leave them out, or train with data that have these elements"
+    )
+
+
 def groups(items: Iterable[T], size: int, atoms: Callable[[T], int]) -> Iterator[list[T]]:
     """Consecutive items, ``size`` at most, with ``MOST_ATOMS`` atoms at most unless one has more."""
     group: list[T] = []
@@ -71,6 +93,7 @@ def predict_each(
     The stress is there where the model has one and the structure is periodic in all directions; of a committee there
     are also "energy_std" and "forces_std".  ``progress``: as of :func:`batches`.
     """
+    require_known_elements(force_field, source)
     for systems, batch, _ in batches(force_field, source, size, progress=progress):
         with torch.no_grad():
             found = {name: value.double().cpu() for name, value in force_field.predict(batch).items()}
