@@ -63,12 +63,18 @@ def test_only_given_settings_are_counted() -> None:
     asked = load_config("equiformer", given)
     decided = {**asked.sizes[0].model, "average_degree": 12.5, "average_atoms": 9.0}
     sized = type(asked.model).model_validate(asked.model.model_dump() | decided)
-    trained = asked.model_copy(update={"model": sized, "sizes": ()})
+    few = asked.training.model_copy(update=asked.sizes[0].training)
+    trained = asked.model_copy(update={"model": sized, "training": few, "sizes": ()})
     name, preset = _nearest_preset(trained)
     assert name == "equiformer"
     assert set(_changed(trained, preset)) == {"data.path", "task.name", "model.cutoff", "training.max_steps"}
     other = trained.model_copy(update={"model": sized.model_copy(update={"num_layers": 5})})
     assert "model.num_layers" in _changed(other, preset)
+    larger = trained.model_copy(update={"training": asked.training})
+    assert few.batch_size < larger.training.batch_size == _changed(larger, preset)["training.batch_size"]
+    many = sized.model_copy(update={"num_basis": 32})
+    assert "training.batch_size" not in _changed(larger.model_copy(update={"model": many}), preset)
+    assert "training.batch_size" in _changed(trained.model_copy(update={"model": many}), preset)
 
 
 def test_shares_are_short_numbers() -> None:

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from ase.data import atomic_numbers
 
 from contract.variants import VARIANTS, build
 from denskit.batch import System
@@ -69,7 +68,7 @@ def test_the_way_is_smooth() -> None:
         torch.stack([torch.arange(2001), torch.arange(2001, 4002)]),
         torch.tensor([1, 8]).repeat_interleave(2001),
     )
-    share = Separation(5.0)(length, index, numbers[:4002])[2001:]
+    share = Separation(5.0)(length, index, numbers)[2001:]
     for _ in range(3):
         assert bool((share[length >= reach] == 0).all())
         assert float(share.detach().diff().abs().max()) < 1e-2 * max(1.0, float(share.detach().abs().max()))
@@ -95,13 +94,18 @@ def test_padding_is_no_neighbour() -> None:
     assert float(padded[2]) == 0.0 and 0.99 < float(padded[0]) < 1.0
 
 
-@pytest.mark.parametrize(("bonds", "least", "most"), [(1, 0.99, 1), (2, 0.9, 0.99), (3, 0.3, 0.6), (4.01, 0, 0)])
-def test_bonds_break_between_two_and_four_lengths(bonds: float, least: float, most: float) -> None:
-    for symbol in ("H", "C", "W"):
-        number = atomic_numbers[symbol]
-        length = torch.tensor([bonds * 2 * RADII[number - 1] / 100], dtype=torch.float64)
-        share = Separation(12.0)(length, torch.tensor([[0], [1]]), torch.tensor([number, number]))[1]
-        assert least <= float(share) <= most
+@pytest.mark.parametrize("cutoff", [4.0, 5.0, 6.0, 12.0])
+def test_a_bond_binds_whatever_its_length_and_the_cutoff(cutoff: float) -> None:
+    """Also that of two atoms of caesium, nearly as long as the cutoff of most models."""
+    for radius, number in zip(RADII, range(1, len(RADII) + 1), strict=True):
+        bond = 2 * radius / 100
+        pair = torch.tensor([[0], [1]]), torch.tensor([number, number])
+        shares = [float(Separation(cutoff)(torch.tensor([length]), *pair)[1]) for length in (bond, 4.01 * bond, cutoff)]
+        assert shares[0] > 0.99 or bond > 0.9 * cutoff
+        assert shares[1:] == [0.0, 0.0]
+    carbon = [float(Separation(12.0)(torch.tensor([n * 1.5]), torch.tensor([[0], [1]]), torch.tensor([6, 6]))[1])
+              for n in (1, 2, 3)]  # fmt: skip
+    assert carbon[0] > 0.99 > carbon[1] > 0.9 > carbon[2] > 0.3
 
 
 def test_dissociation_of_a_pair_ends_at_its_atoms() -> None:

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from denskit.data import DATASETS, DataConfig, SplitConfig, Splits, load_data, read_file
 from denskit.data.base import elements_of
+from denskit.data.config import FilterConfig
 from denskit.data.convert import convert
 from denskit.data.datasets.md17 import molecule_file
 
@@ -152,7 +153,7 @@ def test_isolated_atoms_give_references_and_are_not_trained_on(tmp_path: Path) -
         one.calc = SinglePointCalculator(one, energy=energy, forces=np.zeros((1, 3)))
         single.append(one)
     path = _write(tmp_path / "isolated.extxyz", [*_frames(20), *single])
-    for references, wanted in (("isolated", "fit"), (None, "fit"), ("none", "none"), (atoms, atoms)):
+    for references, wanted in (("isolated", atoms), (None, "fit"), ("none", "none"), (atoms, atoms)):
         loaded = load_data(DataConfig(path=path, references=references), seed=0)
         assert (loaded.references, loaded.isolated) == (wanted, atoms)
         assert f"{path}: isolated atoms of H, C are not trained on: frames 20, 21 (counted from 0)" in loaded.messages
@@ -162,7 +163,11 @@ def test_isolated_atoms_give_references_and_are_not_trained_on(tmp_path: Path) -
     as_any_other = load_data(DataConfig(path=path, references="mean"), seed=0)
     assert as_any_other.isolated == {} and sum(len(part or ()) for part in (
         as_any_other.train, as_any_other.valid, as_any_other.test)) == 22  # fmt: skip
+    filtered = load_data(DataConfig(path=path, filter=FilterConfig(isolated=5.0)), seed=0)
+    assert filtered.isolated == {}, "what is left out tells nothing"
     path = _write(tmp_path / "lacking.extxyz", [*_frames(20), single[0]])
+    partly = load_data(DataConfig(path=path, split=SplitConfig(train=20, valid=1)), seed=0)
+    assert partly.isolated == {} and not any("not trained on" in line for line in partly.messages)
     with pytest.raises(ValueError, match=r"needs a frame with one atom and an energy for each element; none for C\."):
         load_data(DataConfig(path=path, references="isolated"), seed=0)
     cell = ase.Atoms("C", cell=np.full((3, 3), 1.8) - 1.8 * np.eye(3), pbc=True)
@@ -180,13 +185,13 @@ def test_isolated_atoms_give_references_and_are_not_trained_on(tmp_path: Path) -
     )
 
 
-def test_isolated_atoms_of_an_element_that_nothing_else_has_are_trained_on(tmp_path: Path) -> None:
+def test_isolated_atoms_are_trained_on_where_not_every_element_has_one(tmp_path: Path) -> None:
     xenon, hydrogen = ase.Atoms("Xe"), ase.Atoms("H")
     for one in (xenon, hydrogen):
         one.calc = SinglePointCalculator(one, energy=-400.0, forces=np.zeros((1, 3)))
     path = _write(tmp_path / "xenon.extxyz", [*_frames(20), xenon, hydrogen])
     loaded = load_data(DataConfig(path=path, split=SplitConfig(train=19, valid=2)), seed=0)
-    assert loaded.isolated == {"H": -400.0} and 54 in elements_of(loaded.train)
+    assert loaded.isolated == {} and 54 in elements_of(loaded.train), "carbon has none"
     atoms = load_data(DataConfig(path=_write(tmp_path / "atoms.extxyz", [xenon, hydrogen] * 5)), seed=0)
     assert atoms.isolated == {} and len(atoms.train) == 8
 

@@ -257,7 +257,22 @@ def test_isolated_atoms_keep_their_energies() -> None:
                         isolated=given)[0]  # fmt: skip
     assert lower.isolated_energies == {**given, "H": -14.0}
     assert _fit([*bound, _atom("H")], references="mean").isolated_energies == {}
+    assert _fit([*bound, _atom("H")]).isolated_energies == {}, "the references of one composition are no bound atoms'"
     assert _fit(bound).isolated_energies == {} and "isolated" not in _fit(bound).to_dict()
+
+
+def test_isolated_atoms_that_are_none_are_not_taken() -> None:
+    """Zeros that stand for energies, and models that add a constant to each structure."""
+    bound = [_system("H2O", 2 * TRUE["H"] + TRUE["O"] + x, seed=i) for i, x in enumerate((-9.1, -8.9))]
+    zeros = {"H": 0.0, "O": 0.0}
+    scaling, messages = fit_scaling(bound, references="fit", scale="energy_std", gradient_forces=True, isolated=zeros)
+    assert scaling.isolated_energies == {}
+    assert any("does not take the energies of isolated atoms: they lie H 692.4" in line for line in messages)
+    given = {"energy_shift": -1.0, "energy_scale": 1.0, "force_scale": 1.0}
+    atoms = {name: TRUE[name] for name in "HO"}
+    scaling, messages = fit_scaling(bound, references="fit", scale=given, gradient_forces=True, isolated=atoms)
+    assert scaling.isolated_energies == {}
+    assert any("adds a constant of -1.0000 eV to every structure" in line for line in messages)
 
 
 def test_isolated_atoms_of_some_elements_do_not_pull_at_the_fit() -> None:

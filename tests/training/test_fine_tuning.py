@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from ase.data import atomic_numbers
 
 from denskit.analysis.report.summary import training_in_words
 from denskit.analysis.run_results import RunResults
@@ -481,18 +482,49 @@ def test_isolated_atoms_are_no_residuals_of_bound_ones(tiny: Tiny, trained: Path
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-9)
 
 
+def _binding(scaling: Scaling) -> dict[str, float]:
+    table = scaling.references.tolist()
+    return {name: energy - table[atomic_numbers[name]] for name, energy in scaling.isolated_energies.items()}
+
+
 @pytest.mark.parametrize("references", ["trained", "fit"])
 def test_isolated_atoms_move_with_the_references(tiny: Tiny, trained: Path, tmp_path: Path, references: str) -> None:
-    """Those of the trained model stay as far from them; those of the new data replace them."""
+    """Those of the trained model stay as far from them; those of the new data replace them, where they are some."""
     model = load_model(trained / "model.safetensors")
-    model.scaling.take_isolated({"H": -13.0, "C": -1000.0})
+    before = model.scaling.references.tolist()
+    model.scaling.set_isolated({"H": before[1] + 3.0, "C": before[6] + 4.0})
     save_model(tmp_path / "model.safetensors", model, {})
     settings = [f"training.init_from={tmp_path / 'model.safetensors'}", f"data.references={references}"]
-    data = replace(_shifted(-1.0), references=references, isolated={"C": -1030.0})  # type: ignore[arg-type]
+    data = replace(_shifted(-1.0), references=references)  # type: ignore[arg-type]
     scaling = _start(tiny(*settings), data).force_field.scaling
-    moved = float(scaling.references[1] - model.scaling.references[1])
-    assert (moved == 0.0) == (references == "trained")
-    assert scaling.isolated_energies == pytest.approx({"H": -13.0 + moved, "C": -1030.0}, abs=1e-9)
+    assert (float(scaling.references[1]) == before[1]) == (references == "trained")
+    assert _binding(scaling) == pytest.approx({"H": 3.0, "C": 4.0}, abs=1e-9)
+    new = {"C": float(scaling.references[6]) + 5.0}
+    scaling = _start(tiny(*settings), replace(data, isolated=new)).force_field.scaling
+    assert _binding(scaling) == pytest.approx({"H": 3.0, "C": 5.0}, abs=1e-9)
+    trainer = _start(tiny(*settings), replace(data, isolated={"C": 0.0}))
+    assert _binding(trainer.force_field.scaling) == pytest.approx({"H": 3.0, "C": 4.0}, abs=1e-9)
+    assert "does not take the energies of isolated atoms: they lie C" in _said(trainer)
+    assert "data.references=isolated takes the references from them" in _said(trainer)
+
+
+def test_isolated_atoms_may_give_the_references_of_a_trained_model(tiny: Tiny, trained: Path) -> None:
+    """Of one composition, whose references mean nothing by themselves: the start is as good, broken bonds tame."""
+    frames = _frames("ethanol")
+    count = {"H": 6, "C": 2, "O": 1}
+    atoms = {"H": -13.6, "C": -38.0 * 27.2, "O": 0.0}
+    atoms["O"] = float(np.mean([s.energy for s in frames.systems])) - sum(count[n] * e for n, e in atoms.items()) + 30.0  # type: ignore[misc]
+    settings = [f"training.init_from={trained}"]
+    plain, given = LoadedData(train=frames, valid=None, test=None, splits=None, messages=[], references="trained"), {}
+    for references in ("trained", atoms):
+        data = replace(plain, references=references, isolated=atoms)
+        given[str(references)] = _start(tiny(*settings), data).force_field
+    wanted, alone = _start(tiny(*settings), plain).force_field, given[str(atoms)]
+    assert given["trained"].scaling.isolated_energies == {} and alone.scaling.isolated_energies == atoms
+    assert all(0 < energy < 10 for energy in _binding(alone.scaling).values())
+    for found in given.values():
+        energies, forces = (a - b for a, b in zip(_predict(found, frames), _predict(wanted, frames), strict=True))
+        assert float(energies.std()) < 0.05 and float(forces.abs().max()) < 0.2
 
 
 def _with_rare_silicon(tmp_path: Path, energy: float | None) -> LoadedData:

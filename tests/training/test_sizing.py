@@ -89,8 +89,8 @@ def test_a_training_goes_on_with_the_batches_that_it_began_with(tmp_path: Path, 
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ("{batch_sise: 2}", "sizes has training.batch_sise"),
-        ("{max_steps: 2}", "sizes has training.max_steps"),
+        ("{batch_sise: 2}", "sizes sets training.batch_sise; it may set batch_size, lr"),
+        ("{max_steps: 2}", "sizes sets training.max_steps"),
         ("[2]", "a list of rows is wanted"),
     ],
 )
@@ -104,7 +104,10 @@ def test_a_row_has_settings_of_the_training_other_than_its_length(
 
 def test_a_row_that_does_not_go_with_the_rest_is_named(tmp_path: Path, water: Path) -> None:
     config = _config(tmp_path, water, "training.accumulate=3", "data.split.train=6")
-    with pytest.raises(ValueError, match="sized for 6 structures: .*accumulate=3 micro-batches of batch_size=2"):
+    with pytest.raises(
+        ValueError,
+        match=r"sized for 6 structures, training.batch_size=2: .*accumulate=3 micro-batches.*given stays",
+    ):
         fit_model_to_data(config, load_data(config.data, 0))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 from warnings import catch_warnings, simplefilter
 
 import numpy as np
-from ase.data import atomic_numbers, chemical_symbols
+from ase.data import chemical_symbols
 
 from denskit.batch import ISOLATED
 from denskit.data.base import Lazy, Source, Subset, elements_of, evenly, known_elements
@@ -52,7 +52,7 @@ class LoadedData:
     test: Source | None
     splits: Splits | None  # how a file was divided, to be saved beside the run; None: each part is a file of its own
     messages: list[str]  # findings and decisions, for the log
-    references: References  # for fit_scaling: the config's, ``isolated`` resolved to ``fit`` from these energies
+    references: References  # for fit_scaling: the config's, ``isolated`` resolved to energies in eV
     isolated: dict[str, float] = field(default_factory=dict)  # energies of isolated atoms, which no part has, in eV
 
     @property
@@ -99,10 +99,9 @@ def load_files(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED
     given = [*(part.path for part in parts), config.valid, config.test]
     require_effect(config, [path for path in given if path is not None])
     source, messages = _read_parts(config, required)
-    pool, references, isolated, said = _references(source, config)
     kept, left_out = filtered(source, config.filter)
-    pool = np.intersect1d(pool, kept)
-    messages += said + left_out
+    pool, references, isolated, said = _references(source, config, kept)
+    messages += left_out + said
     test: Source | None = None
     if (file := config.test) is not None:
         test = Lazy(file, lambda: _test_file(file, config, required, source))
@@ -259,64 +258,67 @@ def _check_indices(splits: Splits, source: Source, path: Path) -> None:
         )
 
 
-def _references(source: Source, config: DataConfig) -> tuple[np.ndarray, References, dict[str, float], list[str]]:
+def _references(
+    source: Source, config: DataConfig, kept: np.ndarray
+) -> tuple[np.ndarray, References, dict[str, float], list[str]]:
     """Structures to divide [M], the references, energies of isolated atoms, and messages.
 
-    Isolated atoms are left out: their energies, eV above those of bound atoms, are exact without training on them.
-    Only a constant of each structure (``mean``) leaves them where they are.
+    Of the structures to keep [M] isolated atoms are left out where there is one of each element: their energies, eV
+    above those of bound atoms, are exact without training on them.  Only a constant of each structure (``mean``) leaves
+    them where they are.
     """
-    everything, wanted = np.arange(len(source)), config.references or "fit"
-    strict = wanted == "isolated"
-    if strict and not source.in_memory:
-        raise ValueError(f"{source.name}: data.references=isolated reads one file in memory; these are shards")
+    wanted = config.references or "fit"
+    if wanted == "isolated":
+        if not source.in_memory:
+            raise ValueError(f"{source.name}: data.references=isolated reads one file in memory; these are shards")
+        places, energies, messages = _isolated_atoms(source, np.arange(len(source)), strict=True)
+        return np.setdiff1d(kept, places), energies, energies, messages
     if wanted == "mean" or not source.in_memory:
-        pool, isolated, messages = everything, dict[str, float](), list[str]()
+        pool, isolated, messages = kept, dict[str, float](), list[str]()
     else:
-        pool, isolated, messages = _without_isolated_atoms(source, strict=strict)
+        places, isolated, messages = _isolated_atoms(source, kept, strict=False)
+        pool = np.setdiff1d(kept, places)
     if isinstance(wanted, dict) or wanted in ("fit", "mean", "none", "trained"):
         return pool, wanted, isolated, messages  # type: ignore[return-value]
-    if strict:
-        return pool, "fit", isolated, messages
     references, said = _references_from(Path(wanted).expanduser(), source)
     return pool, references, isolated, [*messages, *said]
 
 
-def _without_isolated_atoms(source: Source, *, strict: bool) -> tuple[np.ndarray, dict[str, float], list[str]]:
-    """Structures to divide [M] without isolated atoms, the lowest energies of these by element, and messages.
+def _isolated_atoms(
+    source: Source, kept: np.ndarray, *, strict: bool
+) -> tuple[np.ndarray, dict[str, float], list[str]]:
+    """Places [M] of isolated atoms among the structures to keep [M], the lowest energy of each element, and messages.
 
-    Atoms of elements that no other structure has stay.  Raises ValueError, where ``strict``, for elements without one.
+    None where an element of the other structures has no isolated atom with an energy; where ``strict``, a ValueError.
     """
-    one = np.arange(len(source)) if source.sizes is None else np.flatnonzero(np.asarray(source.sizes) == 1)
+    one = kept if source.sizes is None else kept[np.asarray(source.sizes)[kept] == 1]
     atoms = {place: atom for place in one.tolist() if (atom := source[place]).is_isolated and atom.energy is not None}
-    rest = np.setdiff1d(np.arange(len(source)), [*atoms])
-    others = elements_of(Subset(source, rest, source.name)) if (atoms or strict) and len(rest) else set()
+    if not atoms and not strict:
+        return np.zeros(0, dtype=np.int64), {}, []
     energies: dict[str, list[float]] = {}
     for atom in atoms.values():
-        symbol = chemical_symbols[int(atom.atomic_numbers[0])]
-        energies.setdefault(symbol, []).append(float(atom.energy or 0.0))
-    if strict:
-        _require_atoms(source, others, energies)
-    out = {place: atom for place, atom in atoms.items() if int(atom.atomic_numbers[0]) in others}
-    if not out:
-        return np.arange(len(source)), {}, []
-    kept = {symbol: min(found) for symbol, found in energies.items() if atomic_numbers[symbol] in others}
-    several = [symbol for symbol in kept if max(energies[symbol]) - kept[symbol] > SAME]
-    places = np.isin(np.arange(len(source)), [*out])
-    messages = [f"{source.name}: isolated atoms of {', '.join(kept)} are not trained on: {numbered(places)}"]
+        energies.setdefault(chemical_symbols[int(atom.atomic_numbers[0])], []).append(float(atom.energy or 0.0))
+    others = elements_of(Subset(source, np.setdiff1d(kept, [*atoms]), source.name))
+    lacking = [chemical_symbols[z] for z in sorted(others) if chemical_symbols[z] not in energies]
+    if lacking and strict:
+        raise ValueError(_without_atoms(source, lacking))
+    if lacking or not others:
+        return np.zeros(0, dtype=np.int64), {}, []
+    places, lowest = np.array([*atoms]), {symbol: min(found) for symbol, found in energies.items()}
+    messages = [f"{source.name}: isolated atoms of {', '.join(lowest)} are not trained on: {numbered(places)}"]
+    several = [symbol for symbol, found in energies.items() if max(found) - lowest[symbol] > SAME]
     if several:
         found = "; ".join(f"{name} {', '.join(f'{energy:g}' for energy in energies[name])}" for name in several)
         messages.append(f"warning: isolated atoms of one element have several energies (eV): {found}; the lowest count")
-    return np.flatnonzero(~places), kept, messages
+    return places, lowest, messages
 
 
-def _require_atoms(source: Source, elements: set[int], energies: Mapping[str, list[float]]) -> None:
-    """Raise ValueError where an element of the structures has no isolated atom with an energy."""
-    lacking = [chemical_symbols[z] for z in sorted(elements) if chemical_symbols[z] not in energies]
-    if lacking:
-        near = np.array([len(system) == 1 and not system.is_isolated for system in source])
-        images = f" ({numbered(near)}: an atom with periodic images nearer than {ISOLATED:g} Å)" if near.any() else ""
-        raise ValueError(
-            f"{source.name}: data.references=isolated needs a frame with one atom and an energy for each element; "
-            f"none for {', '.join(lacking)}{images}. Add them, give energies as data.references={{H: ...}}, or use "
-            "data.references=fit"
-        )
+def _without_atoms(source: Source, lacking: list[str]) -> str:
+    """An error about elements that have no isolated atom with an energy."""
+    near = np.array([len(system) == 1 and not system.is_isolated for system in source])
+    images = f" ({numbered(near)}: an atom with periodic images nearer than {ISOLATED:g} Å)" if near.any() else ""
+    return (
+        f"{source.name}: data.references=isolated needs a frame with one atom and an energy for each element; none for "
+        f"{', '.join(lacking)}{images}. Add them, give energies as data.references={{H: ...}}, or use "
+        "data.references=fit"
+    )

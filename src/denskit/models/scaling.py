@@ -26,6 +26,7 @@ from denskit.models.reference_fit import fit_references
 from denskit.runtime.warning import warn
 
 Scale = Literal["energy_std", "force_rms"]
+BINDING = (-1.0, 15.0)  # eV an atom: energies of isolated atoms above those of bound ones; 9 in tungsten
 
 
 class Scaling(nn.Module):
@@ -67,7 +68,7 @@ class Scaling(nn.Module):
         self.register_buffer("references", table)
         unknown = torch.full_like(table, torch.nan)
         self.register_buffer("isolated", unknown, persistent=False)  # no tensor that files of earlier versions lack
-        self.take_isolated(isolated or {})
+        self.set_isolated(isolated or {})
         stress_scale = energy_scale if stress_scale is None else stress_scale
         scales = {"energy_scale": energy_scale, "force_scale": force_scale, "stress_scale": stress_scale}
         for name, scale in scales.items():
@@ -91,8 +92,28 @@ class Scaling(nn.Module):
         """Sum of the atoms' references and the shift [B] (eV, float64), which is subtracted from energies."""
         return batch.sum_over_atoms(self.references[batch.atomic_numbers]) + self.energy_shift
 
-    def take_isolated(self, energies: Mapping[str, float]) -> None:
-        """Energies of isolated atoms, {symbol: eV}; of other elements they are not known."""
+    def take_isolated(self, energies: Mapping[str, float]) -> str:
+        """Take the energies of isolated atoms, {symbol: eV}, where that is right; a message either way.
+
+        Wanted are no constant of each structure, and references that are right for bound atoms: where compositions do
+        not determine them, they tell no binding energies.
+        """
+        table = self.references.tolist()
+        binding = {symbol: energy - table[atomic_numbers[symbol]] for symbol, energy in energies.items()}
+        strange = {symbol: energy for symbol, energy in binding.items() if not BINDING[0] < energy < BINDING[1]}
+        if not (strange or float(self.energy_shift)):
+            self.set_isolated(energies)
+            return f"energies of isolated atoms: {listed(energies)} eV, exact for atoms without neighbours"
+        why = f"the model adds a constant of {float(self.energy_shift):.4f} eV to every structure"
+        if strange:
+            why = (
+                f"they lie {listed(strange)} eV above the references of bound atoms, and binding energies lie between "
+                f"{BINDING[0]:g} and {BINDING[1]:g} eV"
+            )
+        return f"warning: the model does not take the energies of isolated atoms: {why}"
+
+    def set_isolated(self, energies: Mapping[str, float]) -> None:
+        """The energies of isolated atoms, {symbol: eV}; those of other elements are not known."""
         self.isolated_energies = dict(energies)
         self.isolated.fill_(torch.nan)
         for symbol, energy in energies.items():
@@ -216,7 +237,7 @@ def fit_scaling(
     ``references``: ``fit`` by :func:`denskit.models.reference_fit.fit_references`, starting from isolated atoms where
     one of each element is known; a dict in eV, to which the mean residual per atom is added; ``mean``: no references
     but a shift, the mean energy of a structure; ``none``.  ``isolated``: {symbol: eV} of isolated atoms, beside those
-    among the structures; without a shift the scaling has them.  ``scale``: ``energy_std``, the unbiased standard
+    among the structures; see :meth:`Scaling.take_isolated`.  ``scale``: ``energy_std``, the unbiased standard
     deviation of the residuals; ``force_rms`` over components of free atoms; or numbers ``energy_shift``,
     ``energy_scale`` and ``force_scale``, and only references are fitted.  ``gradient_forces``: one scale for energy and
     forces; otherwise forces have their own rms.  ``more_elements``: further atomic numbers of the scaling (structures
@@ -261,10 +282,9 @@ def fit_scaling(
         energy_scale=energy_scale,
         force_scale=force_scale,
         compositions=compositions,
-        isolated=None if shift else data.atoms,
     )
-    if scaling.isolated_energies:
-        messages.append(f"energies of isolated atoms: {listed(data.atoms)} eV, exact for atoms without neighbours")
+    if isolated or data.starts_from_atoms:
+        messages.append(scaling.take_isolated(data.atoms))
     return scaling, [*messages, describe(scaling, references if isinstance(references, str) else "given")]
 
 

@@ -7,16 +7,17 @@ from torch import Tensor, nn
 
 from denskit.nn.covalent_origins import RADII
 
-REACH = 4.0  # sums of covalent radii from which on a neighbour binds nothing, where the cutoff is no shorter
-STEEPNESS = 6.0  # an atom with one neighbour is bound by 0.995 at the length of the bond, by 0.95 at twice that
+REACH = 4.0  # lengths of a bond from which on a neighbour binds nothing, where the cutoff is no shorter
+STEEPNESS = 5.3  # one neighbour at the length of a bond binds an atom by 0.995
+NEAREST = 0.9  # of the reach, to which longer bonds are shortened where the cutoff is
 
 
 class Separation(nn.Module):
     """The share of each atom's energy that its neighbours give.
 
-    s_i = 1 - exp(-STEEPNESS sum_j u(r_ij)) with u = (1 - x)^3 (1 + 3 x + 6 x^2), x = r_ij / R_ij, where R_ij is
-    ``REACH`` times the sum of the covalent radii of both atoms, at most the cutoff: 1 at distance 0; value, slope and
-    curvature 0 at R_ij and beyond.
+    s_i = 1 - exp(-STEEPNESS sum_j u(r_ij / R_ij) / u(b_ij / R_ij)) with u(x) = (1 - x)^3 (1 + 3 x + 6 x^2): 1 at 0;
+    value, slope and curvature 0 at 1 and beyond.  b_ij, the sum of the covalent radii of both atoms, is the length of a
+    bond; R_ij is ``REACH`` times that, at most the cutoff.
     """
 
     radii: Tensor  # [119] Å
@@ -33,12 +34,18 @@ class Separation(nn.Module):
         is False on padding; ``atomic_numbers`` [N].
         """
         radii = self.radii.to(length.dtype)[atomic_numbers]
-        reach = REACH * (radii.index_select(0, edge_index[0]) + radii.index_select(0, edge_index[1]))
-        x = (length / reach.clamp(max=self.cutoff)).clamp(max=1.0)
-        bound = (1.0 - x) ** 3 * (1.0 + x * (3.0 + 6.0 * x))
+        bond = radii.index_select(0, edge_index[0]) + radii.index_select(0, edge_index[1])
+        reach = (REACH * bond).clamp(max=self.cutoff)
+        bound = _falling(length / reach) / _falling((bond / reach).clamp(max=NEAREST))
         if mask is not None:
             bound = bound * mask.to(bound.dtype)
         return -torch.expm1(-STEEPNESS * bound.new_zeros(len(atomic_numbers)).index_add(0, edge_index[1], bound))
+
+
+def _falling(x: Tensor) -> Tensor:
+    """1 at 0; value, slope and curvature 0 at 1 and beyond."""
+    x = x.clamp(max=1.0)
+    return (1.0 - x) ** 3 * (1.0 + x * (3.0 + 6.0 * x))
 
 
 def separated(energies: Tensor, share: Tensor, alone: Tensor) -> Tensor:

@@ -176,11 +176,13 @@ class Potential:
             self._candidates = None
 
     def weights_sha256(self) -> str:
-        """Hexadecimal SHA-256 of all weights of the models."""
+        """Hexadecimal SHA-256 of all weights of the models, and their energies of isolated atoms."""
         digest = hashlib.sha256()
         for model in self.models:
             for tensor in model.state_dict().values():
                 digest.update(tensor.cpu().numpy().tobytes())
+            if model.scaling.isolated_energies:  # as before where there are none
+                digest.update(model.scaling.isolated.cpu().numpy().tobytes())
         return digest.hexdigest()
 
     def _evaluation(self, batch: Batch, stress: bool) -> Evaluation:

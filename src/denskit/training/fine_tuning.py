@@ -91,7 +91,9 @@ def fine_tuned(
         messages += constants.share_shift(references, known, new, config.model)
     messages += constants.correct(references, found.elements, new, training.scale)
     scaling.compositions = _compositions(trained.scaling, scaling, found, references)
-    scaling.take_isolated(_isolated(trained.scaling, scaling, found))
+    messages += _take_isolated(trained.scaling, scaling, found)
+    if scaling.isolated_energies.keys() != trained.scaling.isolated_energies.keys():
+        constants.predict(force_field, measured, COMPARED, rare, config)  # broken bonds have other energies now
     if not fresh_energies:
         messages += _moved(trained.scaling.to_dict(), scaling.to_dict(), origin)
         messages += constants.compare(new, references)
@@ -127,13 +129,16 @@ def _compositions(trained: Scaling, scaling: Scaling, found: Statistics, referen
     return independent(np.concatenate([counts_of(kept), found.fitted]), len(scaling.elements))
 
 
-def _isolated(trained: Scaling, scaling: Scaling, found: Statistics) -> dict[str, float]:
-    """Energies of isolated atoms: those of the new data, else as far from the references as before."""
-    if float(scaling.energy_shift):
-        return {}
-    moved = (scaling.references - trained.references.to(scaling.references.device)).tolist()
-    before = trained.isolated_energies.items()
-    return {symbol: energy + moved[atomic_numbers[symbol]] for symbol, energy in before} | found.atoms
+def _take_isolated(trained: Scaling, scaling: Scaling, found: Statistics) -> list[str]:
+    """Take energies of isolated atoms: as far from the references as before, or of the new data; a message of these."""
+    moved = (scaling.references.cpu() - trained.references.cpu()).tolist()
+    before = {symbol: energy + moved[atomic_numbers[symbol]] for symbol, energy in trained.isolated_energies.items()}
+    scaling.set_isolated({} if float(scaling.energy_shift) else before)
+    if not found.atoms:
+        return []
+    said = scaling.take_isolated(before | found.atoms)
+    advice = "; data.references=isolated takes the references from them" if "bound atoms" in said else ""
+    return [said + advice]
 
 
 def _moved(before: Mapping[str, Any], after: Mapping[str, Any], origin: str) -> list[str]:

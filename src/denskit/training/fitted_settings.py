@@ -80,7 +80,10 @@ def training_for(config: RunConfig, structures: int) -> TrainingConfig:
     try:
         return TrainingConfig.model_validate(config.training.model_dump() | rows[0].training)
     except ValidationError as error:
-        raise ValueError(f"the training sized for {structures} structures: {problems_in(error)}") from None
+        sized = ", ".join(f"training.{key}={value}" for key, value in rows[0].training.items())
+        raise ValueError(
+            f"the training sized for {structures} structures, {sized}: {problems_in(error)}; what is given stays"
+        ) from None
 
 
 def rows_for(rows: Sequence[SizeRow], structures: int) -> list[SizeRow]:

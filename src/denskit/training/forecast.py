@@ -133,11 +133,9 @@ def _as_begun(config: RunConfig, data: LoadedData, checkpoint: Checkpoint) -> tu
     Settings of task and training that are chosen by the data, and not given, stay as they were.
     """
     task, before, trained = config.task, checkpoint.config["task"], checkpoint.config["training"]
-    rows = [
-        row.model_copy(update={"training": {key: trained.get(key, value) for key, value in row.training.items()}})
-        for row in config.sizes
-    ]
-    config = config.model_copy(update={"sizes": tuple(rows)})
+    kept = {key: trained[key] for row in config.sizes for key in row.training if key in trained}
+    rows = tuple(row.model_copy(update={"training": kept}) for row in config.sizes)
+    config = config.model_copy(update={"sizes": rows})
     if before["name"] == task.name:
         chosen = (*FOR_MANY_MATERIALS, *(FOR_CRYSTALS if isinstance(task, DeNSConfig) else ()))
         kept = {name: before[name] for name in chosen if name in before and name not in task.model_fields_set}
@@ -170,7 +168,7 @@ def _sized(config: RunConfig, data: LoadedData, group: Processes, say: Say) -> t
     for candidate in candidates[1:]:
         larger, larger_said = _fitted(candidate, data)
         wanted = candidate.sizes[0].min_steps or 0
-        if larger.model == fitted.model:  # all that the row has was given
+        if (larger.model, larger.training) == (fitted.model, fitted.training):  # all that the row has was given
             continue
         steps, fewer = cost.steps_within(config.training), "fewer than "
         if steps >= wanted:

@@ -91,6 +91,7 @@ IntervalText = Annotated[str, BeforeValidator(_interval_text)]
 Milestone = Annotated[IntervalText, AfterValidator(_duration)]
 Rate = Annotated[float | str, AfterValidator(_rate)]
 LENGTHS = ("epochs", "max_steps", "budget")  # of which one is given
+BY_SIZE = ("batch_size", "lr", "ema_decay", "weight_decay")  # which may follow the number of training structures
 Budget = Annotated[str, BeforeValidator(_budget_text)]
 Duration = Annotated[float | str, AfterValidator(_duration)]
 
@@ -269,14 +270,12 @@ class SizeRow(Settings):
     model: dict[str, Any] = Field(default_factory=dict)
     """Settings of the model."""
     training: dict[str, Any] = Field(default_factory=dict)
-    """Settings of the training other than its length, such as batch_size."""
+    """Settings of the training: batch_size, lr, ema_decay, weight_decay."""
 
     @model_validator(mode="after")
     def _of_the_training(self) -> SizeRow:
-        if wrong := [name for name in self.training if name not in TrainingConfig.model_fields or name in LENGTHS]:
-            raise ValueError(
-                f"sizes has training.{wrong[0]}; wanted are settings of the training other than its length"
-            )
+        if wrong := [name for name in self.training if name not in BY_SIZE]:
+            raise ValueError(f"sizes sets training.{wrong[0]}; it may set {', '.join(BY_SIZE)}")
         return self
 
 

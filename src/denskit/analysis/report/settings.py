@@ -69,12 +69,24 @@ def settings(run: RunResults) -> Section:
 
 def _changed(run: RunConfig, preset: RunConfig) -> dict[str, Any]:
     """Settings of the run that its user gave and the preset does not."""
-    theirs = _flat(preset)
+    theirs = _flat(_as_sized(preset, run))
     return {
         key: value
         for key, value in _flat(run).items()
         if key not in _OF_EVERY_RUN and theirs.get(key) != value and not _is_decided(key, value, run, preset, theirs)
     }
+
+
+def _as_sized(preset: RunConfig, run: RunConfig) -> RunConfig:
+    """The preset with the settings of the training that it has for as many structures as the run's.
+
+    Their row is the first one whose settings of the model the run has, but for given ones.
+    """
+    if not preset.sizes or run.training.init_from is not None:
+        return preset
+    own = run.model.model_dump(mode="json")
+    row = min(preset.sizes, key=lambda one: sum(own.get(name) != value for name, value in one.model.items()))
+    return preset.model_copy(update={"training": preset.training.model_copy(update=row.training)})
 
 
 def _is_decided(key: str, value: Any, run: RunConfig, preset: RunConfig, theirs: dict[str, Any]) -> bool:
@@ -86,10 +98,9 @@ def _is_decided(key: str, value: Any, run: RunConfig, preset: RunConfig, theirs:
         return True
     if run.training.init_from is not None and (section == "model" or value == "trained"):
         return True
-    if any(getattr(row, section, {}).get(name) == value for row in preset.sizes):
-        return True
     if section == "model":
-        return name in MEASURED and theirs.get(key, 0) is None
+        sized = any(row.model.get(name) == value for row in preset.sizes)
+        return sized or (name in MEASURED and theirs.get(key, 0) is None)
     measured = name.partition(".")[0] == "sigma" and isinstance(theirs.get("task.sigma", usual), str)
     return key == "sizes" or (
         section == "task" and (measured or {**FOR_CRYSTALS, **FOR_MANY_MATERIALS}.get(name) == value)
