@@ -439,7 +439,7 @@ class TestQuestion:
 
         assert "give more time" in asked(mine, "--hours", "0.001").output
         assert not (tmp_path / "out" / "study.yaml").exists()
-        assert "too little for 600 epochs" in asked(mine, "--hours", "0.5", "--frames", "50").output
+        assert "too little for 1000 epochs" in asked(mine, "--hours", "0.5", "--frames", "50").output
         steps = load_study(tmp_path / "out" / "study.yaml").settings["training.max_steps"]
         assert steps < 10_000
         crowded = ["study", str(mine), "--question", "dens", "--dry-run", "-o", str(tmp_path / "crowded")]

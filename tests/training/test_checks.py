@@ -150,7 +150,7 @@ def test_settings_without_effect_are_named(tiny: Tiny, systems: dict[str, System
     assert "mark_corrupted" in _warned(tiny("task=energy_forces", "model.mark_corrupted=true"), [systems["ethanol"]])
 
 
-LONG = "training.max_steps=2000"  # 400 epochs of 5 steps
+LONG = "training.max_steps=2500"  # 500 epochs of 5 steps
 
 
 class _Frames(list[System]):
@@ -249,8 +249,10 @@ def test_denoising_needs_epochs(tiny: Tiny, systems: dict[str, System]) -> None:
     frames = [systems["ethanol"]] * 50
     said = _warned(tiny("training.max_steps=960", "training.batch_size=8"), frames, steps_per_epoch=6)
     assert "task=dens for 160 epochs (960 steps of 8 structures, 50 for training): on 50 frames of ethanol" in said
-    assert _warned(tiny("training.max_steps=2394"), frames, steps_per_epoch=6) != ""
-    assert _warned(tiny("training.max_steps=2400"), frames, steps_per_epoch=6) == ""
+    for batch, steps in ((8, 2400), (4, 3000)):
+        settings = f"training.batch_size={batch}"
+        assert _warned(tiny(settings, f"training.max_steps={steps - 6}"), frames, steps_per_epoch=6) != ""
+        assert _warned(tiny(settings, f"training.max_steps={steps}"), frames, steps_per_epoch=6) == ""
     assert _warned(tiny("task=energy_forces"), frames) == ""
     # the paper gains within 12 epochs of two million structures
     assert _warned(tiny("training.max_steps=60"), [systems["ethanol"]] * 10_001) == ""
@@ -299,7 +301,11 @@ def test_denoising_is_suggested_where_it_was_measured_to_pay(tiny: Tiny, systems
     assert "hint: 1,000 epochs of 50 structures: at such lengths task=dens training.lr=1e-3 lowered" in hinted(
         plain, frames=frames, steps=6000
     )
-    assert hinted(plain, frames=frames, steps=3594) == hinted(plain, frames=frames, steps=9000) == ""
+    for batch, steps in ((8, 3600), (4, 6000)):
+        size = f"training.batch_size={batch}"
+        assert "task=dens" in hinted(plain, size, frames=frames, steps=steps)
+        assert hinted(plain, size, frames=frames, steps=steps - 6) == ""
+    assert hinted(plain, frames=frames, steps=9000) == ""
     heavier = hinted("task=dens", frames=frames, steps=6000)
     assert heavier.startswith("hint: task.coefficient=4 for 1,000 epochs") and heavier.endswith("task.coefficient=20")
     for more in ("task.coefficient=20", "task.coefficient=0", "task.loss=paper", "training.lr=5e-4"):

@@ -120,7 +120,7 @@ class DataConfig(Settings):
     """Unit of the forces, as quantum chemistry writes them.  ``auto``: that of energies, per Å."""
     references: References | str | None = None
     """Energies of the elements, subtracted before training: ``fit`` (on the training frames, per atom), ``isolated``
-    (as ``fit``, with an isolated atom of each element in the file), ``mean`` (one constant a structure), ``none``,
+    (the file's single atoms, without a periodic image within 6 Å), ``mean`` (one constant a structure), ``none``,
     ``{H: -13.6, ...}`` in eV, or a file of them: ``*.json``, or ``*.npz`` with ``coeff`` by atomic number. With
     ``training.init_from`` the default is ``trained``: the references of its model. None: ``fit``; ``mean`` for
     oc20's adsorption energies and the embedded molecules."""

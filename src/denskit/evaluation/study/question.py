@@ -16,12 +16,13 @@ from denskit.evaluation.study.config import FRAMES, LR, StudyConfig, StudyRun, c
 from denskit.evaluation.study.running import MAY_CHANGE, StudyFolder
 from denskit.tasks import DeNSConfig, EnergyForcesConfig
 from denskit.training import checks
-from denskit.training.checks import COMPARE, FEW_EPOCHS, MEASURED_RATE, PAYING_EPOCHS, SAMPLE, PlannedTraining
+from denskit.training.checks import COMPARE, MEASURED_RATE, SAMPLE, PlannedTraining, few_epochs_of, paying_epochs
 from denskit.training.cost import Cost
 from denskit.training.fitted_loss import fit_loss_to_energies
 from denskit.training.fitted_settings import fit_dens_to_crystals, fit_sigma_to_data, training_for
 from denskit.training.loader import steps_per_epoch
 from denskit.training.schedule import Schedule
+from denskit.training.settings import TrainingConfig
 
 RATES = (MEASURED_RATE / 2, MEASURED_RATE)  # the first is better for 16 cells of metals, the second for 100 of ethanol
 FEW_FRAMES = 10  # fewer structures are no advice
@@ -169,10 +170,11 @@ def sized(
     except ValueError:  # not even 100 steps
         two = None
     timed = [run for run in runs_of(two or one) if run.cell in costs]
-    if two is not None and min(_epochs(run, costs[run.cell]) for run in timed) >= PAYING_EPOCHS:
+    paying = max(paying_epochs(_training(run, costs[run.cell]).batch_size) for run in timed)
+    if two is not None and min(_epochs(run, costs[run.cell]) for run in timed) >= paying:
         return two, []
     return one, [
-        f"--hours {hours:g} is too little for {PAYING_EPOCHS} epochs at each of two learning rates: all are trained at "
+        f"--hours {hours:g} is too little for {paying} epochs at each of two learning rates: all are trained at "
         f"training.lr={MEASURED_RATE:g}. Without DeNS half of it may be better, so a gain may be that of the rate; "
         f"'axes.{LR}=[{', '.join(f'{rate:g}' for rate in RATES)}]' trains at both all the same"
     ]
@@ -206,11 +208,15 @@ def _length(steps: int) -> dict[str, int | str]:
     return {"training.max_steps": steps, "training.evaluate_every": f"{max(1, steps // 20)} steps"}
 
 
+def _training(run: StudyRun, cost: Cost) -> TrainingConfig:
+    """Settings of a training, with those that follow its number of structures."""
+    return training_for(run.config(), run.point.get(FRAMES, cost.train))
+
+
 def _epochs(run: StudyRun, cost: Cost) -> float:
     """Length of a training."""
-    structures = run.point.get(FRAMES, cost.train)
-    training = training_for(run.config(), structures)
-    per_epoch = steps_per_epoch(structures, training.batch_size, training.drop_last)
+    training = _training(run, cost)
+    per_epoch = steps_per_epoch(run.point.get(FRAMES, cost.train), training.batch_size, training.drop_last)
     return training.epochs or (training.max_steps or 0) / per_epoch
 
 
@@ -221,28 +227,30 @@ def advice(
 
     warned: these variants, see :func:`data_warnings`.  asked: by ``--question``, whose options say the length.
     """
-    short: dict[str, tuple[float, int]] = {}  # by label: epochs, training structures
+    short: dict[str, tuple[float, float, int, int]] = {}  # by label: share of the epochs, epochs, wanted, structures
     for run in _denoising_runs(study):
         if run.variant in warned or run.cell not in costs:
             continue
         if "task.forces_on_corrupted" in run.settings:  # only the noise: pays earlier
             continue
-        epochs = _epochs(run, costs[run.cell])
-        if epochs < FEW_EPOCHS:
-            short[replace(run, point=_but_rate(run)).label] = epochs, run.point.get(FRAMES, costs[run.cell].train)
+        cost = costs[run.cell]
+        epochs, wanted = _epochs(run, cost), few_epochs_of(_training(run, cost).batch_size)
+        if epochs < wanted:
+            label = replace(run, point=_but_rate(run)).label
+            short[label] = epochs / wanted, epochs, wanted, run.point.get(FRAMES, cost.train)
     if not short:
         return []
     length, size = ("--hours", "--frames") if asked else ("training.max_steps", FRAMES)
-    fewest, frames = min(short.values())
-    enough = int(frames * fewest / FEW_EPOCHS)
+    share, _, wanted, frames = min(short.values())
+    enough = int(frames * share)
     fewer = f", or on {enough} instead of {frames} structures ({size})" if enough >= FEW_FRAMES else ""
     together: dict[str, list[str]] = {}
-    for label, (epochs, _) in short.items():
+    for label, (_, epochs, *_) in short.items():
         together.setdefault(f"{epochs:.0f} epochs", []).append(label)
     found = "; ".join(f"{', '.join(labels)}: {epochs}" for epochs, labels in together.items())
     return [
-        f"warning: {found}. DeNS pays late: with fewer than about {FEW_EPOCHS} epochs it was not seen to help on "
-        f"molecules. Train {'up to ' * (len(together) > 1)}{FEW_EPOCHS / fewest:.1f} times as long ({length}){fewer}"
+        f"warning: {found}. DeNS pays late: with fewer than about {wanted} epochs it was not seen to help on "
+        f"molecules. Train {'up to ' * (len(together) > 1)}{1 / share:.1f} times as long ({length}){fewer}"
     ]
 
 
