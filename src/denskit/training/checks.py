@@ -34,10 +34,7 @@ _SMALL_BATCH = 4  # structures: the preset's for few, with which all but the nex
 _FEW_EPOCHS = 400, 500  # of 50 frames of ethanol in batches of 8 and of 4: where training with DeNS overtook the other
 MANY_EPOCHS, FEW_STRUCTURES = 1500, 100  # 50 frames of ethanol: errors rise by 6 % from 1,000 to 2,000 epochs
 FEW_MOLECULES = 200  # structures of molecules up to which DeNS was measured to pay: 25 to 200 of ethanol
-_PAYING_EPOCHS = (
-    600,
-    1000,
-)  # 50 and 100 frames of ethanol, the same: trained without DeNS for so long, its gain is clear
+_PAYING_EPOCHS = 600, 1000  # likewise: trained without DeNS for so long, its gain is clear
 SMALL_WEIGHT = 5.0  # of the noise: the default, as published for MD17; 20 was measured beside it
 _OF_MEASURED_WEIGHTS = ("dens", "published", "equiformer")  # task, loss and model with which both were measured
 MEASURED_RATE = 1e-3  # learning rate of the studies in which DeNS was seen to pay
