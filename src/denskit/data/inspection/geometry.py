@@ -147,7 +147,7 @@ def single_atoms(sample: Sample) -> Iterator[Finding]:
     """Isolated atoms, whose energies models have exactly."""
     alone = (sample.structures.sizes == 1) & ~sample.structures.pbc.any(axis=1)
     if not alone.all():
-        advice = "Where each element has one, a model has their energies exactly, without training on them"
+        advice = "Where each element has one, a model has their energies exactly"
         yield from sample.marked(alone, "note", f"{counted(alone.sum(), 'frame')} of a single atom", "", advice)
 
 
