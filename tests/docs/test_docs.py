@@ -104,8 +104,8 @@ def test_commands_of_the_first_page_run(tmp_path: Path) -> None:
     first, *blocks = SHELL.findall((ROOT / "docs" / "start.md").read_text("utf-8"))
     assert first.startswith("pip install")
     script = "".join(blocks).replace("examples/", f"{ROOT}/examples/")
-    assert script.count("max_steps=600") == script.count("--time 1 ") == 1
-    script = script.replace("max_steps=600", "max_steps=4").replace("--time 1 ", "--time 0.005 ")
+    assert script.count("max_steps=1200") == script.count("--time 1 ") == 1
+    script = script.replace("max_steps=1200", "max_steps=4").replace("--time 1 ", "--time 0.005 ")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-ec", script], cwd=tmp_path, env=os.environ | {"PATH": path}, capture_output=True, text=True
