@@ -373,13 +373,25 @@ def labelled(atoms: ase.Atoms, count: int, *, stress: bool = False) -> list[ase.
 
 
 class TestQuestion:
-    COSTS = {"without DeNS": Cost(0.1, 0.01, 500, 20, 30), "with DeNS": Cost(0.12, 0.01, 500, 20, 30)}  # noqa: RUF012
+    COSTS = {"without DeNS": Cost(0.1, 0.01, 501, 20, 30), "with DeNS": Cost(0.12, 0.01, 501, 20, 30)}  # noqa: RUF012
 
     def test_steps_fill_the_budget(self) -> None:
         study = within_budget(dens_question(Path("x.extxyz"), 50), self.COSTS, hours=1, processes=2)
         steps = study.settings["training.max_steps"]
         seconds = sum(seconds_of(run, run.config(Path("x")), self.COSTS[run.cell]) for run in runs_of(study))
         assert steps % 100 == 0 and 0.8 * 7200 < seconds <= 7200
+
+    def test_sizes_of_batches_follow_the_number_of_structures(self) -> None:
+        """In the time that is left, and in the epochs that advice counts."""
+        study = tiny_study(base="equiformer", axes={FRAMES: [500, 1000]}, settings={"training.epochs": 10})
+        left = {run.point[FRAMES]: seconds_of(run, run.config(Path("x")), Cost(1.0, 0.0, 1000, 0, 0))
+                for run in runs_of(study)}  # fmt: skip
+        assert left == {500: 10 * 500 // 4, 1000: 10 * 1000 // 8}
+        lengths = {size: tiny_study(base="equiformer", axes={FRAMES: [size]}, settings={"training.max_steps": 1000})
+                   for size in (500, 1000)}  # fmt: skip
+        said = {size: advice(study, {"DeNS": Cost(1.0, 0.0, size, 0, 0)})[0] for size, study in lengths.items()}
+        assert "8 epochs" in said[500] and "fewer than about 500" in said[500]
+        assert "8 epochs" in said[1000] and "fewer than about 400" in said[1000]
 
     def test_two_learning_rates_where_the_time_is_enough_for_dens_to_pay(self) -> None:
         """Else one, and it says so; rates of one's own are kept."""
@@ -395,7 +407,7 @@ class TestQuestion:
         assert sized(own, self.COSTS, hours=0.5, processes=2)[0].axes[LR] == (2e-4, 1e-3)
         kept, said = sized(question, self.COSTS, hours=0.5, processes=2, both=True)
         assert kept.axes[LR] == (5e-4, 1e-3) and not said
-        many, said = sized(question, self.COSTS, hours=0.2, processes=16)
+        many, said = sized(question, self.COSTS, hours=0.5, processes=16)
         assert many.best_of and not said, "two rates take no longer where there are cores for all"
 
     def test_a_rate_of_ones_own_is_that_of_all(self, tmp_path: Path) -> None:
@@ -556,7 +568,11 @@ class TestQuestion:
 
     def test_short_trainings_are_told_that_dens_pays_late(self) -> None:
         (line,) = advice(dens_question(Path("x.extxyz"), None, steps=1000), self.COSTS)
-        assert "16 epochs" in line and "24.8 times as long (--hours), or on 20 instead of 500 structures" in line
+        assert "16 epochs" in line and line.endswith("24.8 times as long (--hours)"), (
+            "8 would be enough, in batches of 4"
+        )
+        (line,) = advice(dens_question(Path("x.extxyz"), None, steps=4000), self.COSTS)
+        assert "65 epochs" in line and "6.2 times as long (--hours), or on 32 instead of 501 structures" in line
         assert advice(dens_question(Path("x.extxyz"), 50, steps=10_000), self.COSTS) == []
         (line,) = advice(dens_question(Path("x.extxyz"), 50, steps=200), self.COSTS)
         assert line.endswith("times as long (--hours)"), "not on three structures"

@@ -241,6 +241,18 @@ def test_a_size_that_was_given_is_tried_once(tiny: Tiny, monkeypatch: pytest.Mon
     assert not any("smaller" in line for line in forecast.messages)
 
 
+def test_rows_that_differ_in_the_training_alone_are_not_the_same(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A budget tries each, and a run that continues keeps its own settings of both."""
+    monkeypatch.setattr(Cost, "steps_within", lambda self, training: 10)
+    rows = (SizeRow(up_to=2, training={"batch_size": 2}), SizeRow(min_steps=10, training={"lr": 2e-3, "batch_size": 5}))
+    config = tiny("training.budget=1 hour").model_copy(update={"sizes": rows})
+    run = train(config)
+    kept = load_config(run).training
+    assert (kept.batch_size, kept.lr) == (5, 2e-3)
+    again = load_config(train(tiny("training.max_steps=12").model_copy(update={"sizes": rows}), resume=True)).training
+    assert (again.batch_size, again.lr, again.max_steps) == (5, 2e-3, 12)
+
+
 def test_rows_that_a_budget_chooses_from() -> None:
     """From the row for so many structures up, as long as one wants a number of steps."""
     small, medium, large = (

@@ -220,6 +220,13 @@ def _epochs(run: StudyRun, cost: Cost) -> float:
     return training.epochs or (training.max_steps or 0) / per_epoch
 
 
+def _frames_for(run: StudyRun, cost: Cost, share: float) -> int:
+    """Structures of which as many steps would be the epochs that DeNS needs; ``share``: what the run has of these."""
+    frames, before = run.point.get(FRAMES, cost.train), _training(run, cost).batch_size
+    now = training_for(run.config(), max(1, int(frames * share))).batch_size  # fewer may come in smaller batches
+    return int(frames * share * now / before * few_epochs_of(before) / few_epochs_of(now))
+
+
 def advice(
     study: StudyConfig, costs: Mapping[str, Cost], *, warned: Collection[str] = (), asked: bool = True
 ) -> list[str]:
@@ -227,7 +234,8 @@ def advice(
 
     warned: these variants, see :func:`data_warnings`.  asked: by ``--question``, whose options say the length.
     """
-    short: dict[str, tuple[float, float, int, int]] = {}  # by label: share of the epochs, epochs, wanted, structures
+    short: dict[str, tuple[float, float, int, int, int]] = {}  # by label: share of the epochs, epochs, wanted,
+    # structures, and how many would have enough
     for run in _denoising_runs(study):
         if run.variant in warned or run.cell not in costs:
             continue
@@ -237,12 +245,12 @@ def advice(
         epochs, wanted = _epochs(run, cost), few_epochs_of(_training(run, cost).batch_size)
         if epochs < wanted:
             label = replace(run, point=_but_rate(run)).label
-            short[label] = epochs / wanted, epochs, wanted, run.point.get(FRAMES, cost.train)
+            frames = run.point.get(FRAMES, cost.train)
+            short[label] = epochs / wanted, epochs, wanted, frames, _frames_for(run, cost, epochs / wanted)
     if not short:
         return []
     length, size = ("--hours", "--frames") if asked else ("training.max_steps", FRAMES)
-    share, _, wanted, frames = min(short.values())
-    enough = int(frames * share)
+    share, _, wanted, frames, enough = min(short.values())
     fewer = f", or on {enough} instead of {frames} structures ({size})" if enough >= FEW_FRAMES else ""
     together: dict[str, list[str]] = {}
     for label, (_, epochs, *_) in short.items():
