@@ -25,8 +25,10 @@ ATOMS = {"H": -12.5, "O": -1998.0}
 
 def separable(name: str, dtype: torch.dtype = torch.float64, isolated: dict[str, float] = ATOMS) -> ForceField:
     force_field = build(name, dtype)
-    values = force_field.scaling.to_dict()
-    force_field.scaling = Scaling(**{**values, "energy_shift": 0.0, "isolated": isolated})
+    table = {"C": -1000.0, "H": -13.0, "N": -1500.0, "O": -2000.0}
+    force_field.scaling = Scaling(**{**force_field.scaling.to_dict(), "energy_shift": 0.0, "references": table})
+    said = force_field.scaling.take_isolated(isolated)
+    assert not said.startswith("warning"), said
     return force_field
 
 

@@ -153,16 +153,16 @@ def test_isolated_atoms_give_references_and_are_not_trained_on(tmp_path: Path) -
         one.calc = SinglePointCalculator(one, energy=energy, forces=np.zeros((1, 3)))
         single.append(one)
     path = _write(tmp_path / "isolated.extxyz", [*_frames(20), *single])
-    for references, wanted in (("isolated", atoms), (None, "fit"), ("none", "none"), (atoms, atoms)):
+    wanted_of = {"isolated": atoms, "fit": "fit", "none": "none", "mean": "mean"}
+    for references, wanted in [*wanted_of.items(), (None, "fit")]:
         loaded = load_data(DataConfig(path=path, references=references), seed=0)
         assert (loaded.references, loaded.isolated) == (wanted, atoms)
         assert f"{path}: isolated atoms of H, C are not trained on: frames 20, 21 (counted from 0)" in loaded.messages
         parts = (loaded.train, loaded.valid, loaded.test)
         sizes = [len(system) for part in parts for system in part]  # type: ignore[union-attr]
         assert sizes == [5] * 20
-    as_any_other = load_data(DataConfig(path=path, references="mean"), seed=0)
-    assert as_any_other.isolated == {} and sum(len(part or ()) for part in (
-        as_any_other.train, as_any_other.valid, as_any_other.test)) == 22  # fmt: skip
+    given = load_data(DataConfig(path=path, references=atoms), seed=0)
+    assert (given.references, given.isolated) == (atoms, atoms)
     filtered = load_data(DataConfig(path=path, filter=FilterConfig(isolated=5.0)), seed=0)
     assert filtered.isolated == {}, "what is left out tells nothing"
     path = _write(tmp_path / "lacking.extxyz", [*_frames(20), single[0]])
@@ -192,6 +192,14 @@ def test_isolated_atoms_are_trained_on_where_not_every_element_has_one(tmp_path:
     path = _write(tmp_path / "xenon.extxyz", [*_frames(20), xenon, hydrogen])
     loaded = load_data(DataConfig(path=path, split=SplitConfig(train=19, valid=2)), seed=0)
     assert loaded.isolated == {} and 54 in elements_of(loaded.train), "carbon has none"
+    carbon = ase.Atoms("C")
+    carbon.calc = SinglePointCalculator(carbon, energy=-1000.0)
+    path = _write(tmp_path / "carbon.extxyz", [*_frames(20), xenon, hydrogen, carbon])
+    loaded = load_data(DataConfig(path=path, split=SplitConfig(train=19, valid=2)), seed=0)
+    assert loaded.isolated == {"H": -400.0, "C": -1000.0} and 54 in elements_of(loaded.train)
+    assert any("atoms of H, C are not trained on: frames 21, 22" in line for line in loaded.messages)
+    listed = DataConfig(train=[{"path": path, "repeat": 2}], valid=_write(tmp_path / "v.extxyz", _frames(2)))  # type: ignore[list-item]
+    assert any("frames 21, 22, 21, 22 of" in line for line in load_data(listed, seed=0).messages)
     atoms = load_data(DataConfig(path=_write(tmp_path / "atoms.extxyz", [xenon, hydrogen] * 5)), seed=0)
     assert atoms.isolated == {} and len(atoms.train) == 8
 

@@ -56,7 +56,7 @@ def small(**changes: object) -> ForceField:
     })  # fmt: skip
     torch.manual_seed(0)
     scaling = Scaling(elements=[1, 6, 8, 14], references={"C": -1000.0}, energy_shift=-3.0, energy_scale=2.5,
-                      force_scale=2.5, stress_scale=2.5, isolated={"C": -996.0, "H": 3.0})  # fmt: skip
+                      force_scale=2.5, stress_scale=2.5, binding={"C": 4.0, "H": 3.0})  # fmt: skip
     return build_force_field(config, heads={}, scaling=scaling).double().eval()
 
 

@@ -150,7 +150,7 @@ def test_settings_without_effect_are_named(tiny: Tiny, systems: dict[str, System
     assert "mark_corrupted" in _warned(tiny("task=energy_forces", "model.mark_corrupted=true"), [systems["ethanol"]])
 
 
-LONG = "training.max_steps=2500"  # 500 epochs of 5 steps
+LONG = "training.max_steps=3500"  # 700 epochs of 5 steps
 
 
 class _Frames(list[System]):
@@ -249,7 +249,7 @@ def test_denoising_needs_epochs(tiny: Tiny, systems: dict[str, System]) -> None:
     frames = [systems["ethanol"]] * 50
     said = _warned(tiny("training.max_steps=960", "training.batch_size=8"), frames, steps_per_epoch=6)
     assert "task=dens for 160 epochs (960 steps of 8 structures, 50 for training): on 50 frames of ethanol" in said
-    for batch, steps in ((8, 2400), (4, 3000)):
+    for batch, steps in ((8, 2400), (4, 4200)):
         settings = f"training.batch_size={batch}"
         assert _warned(tiny(settings, f"training.max_steps={steps - 6}"), frames, steps_per_epoch=6) != ""
         assert _warned(tiny(settings, f"training.max_steps={steps}"), frames, steps_per_epoch=6) == ""

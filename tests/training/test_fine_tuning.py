@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from ase.data import atomic_numbers
 
 from denskit.analysis.report.summary import training_in_words
 from denskit.analysis.run_results import RunResults
@@ -482,28 +481,23 @@ def test_isolated_atoms_are_no_residuals_of_bound_ones(tiny: Tiny, trained: Path
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-9)
 
 
-def _binding(scaling: Scaling) -> dict[str, float]:
-    table = scaling.references.tolist()
-    return {name: energy - table[atomic_numbers[name]] for name, energy in scaling.isolated_energies.items()}
-
-
 @pytest.mark.parametrize("references", ["trained", "fit"])
 def test_isolated_atoms_move_with_the_references(tiny: Tiny, trained: Path, tmp_path: Path, references: str) -> None:
     """Those of the trained model stay as far from them; those of the new data replace them, where they are some."""
     model = load_model(trained / "model.safetensors")
     before = model.scaling.references.tolist()
-    model.scaling.set_isolated({"H": before[1] + 3.0, "C": before[6] + 4.0})
+    model.scaling.set_binding({"H": 3.0, "C": 4.0})
     save_model(tmp_path / "model.safetensors", model, {})
     settings = [f"training.init_from={tmp_path / 'model.safetensors'}", f"data.references={references}"]
     data = replace(_shifted(-1.0), references=references)  # type: ignore[arg-type]
     scaling = _start(tiny(*settings), data).force_field.scaling
     assert (float(scaling.references[1]) == before[1]) == (references == "trained")
-    assert _binding(scaling) == pytest.approx({"H": 3.0, "C": 4.0}, abs=1e-9)
+    assert scaling.binding_energies == {"H": 3.0, "C": 4.0}
     new = {"C": float(scaling.references[6]) + 5.0}
     scaling = _start(tiny(*settings), replace(data, isolated=new)).force_field.scaling
-    assert _binding(scaling) == pytest.approx({"H": 3.0, "C": 5.0}, abs=1e-9)
+    assert scaling.binding_energies == pytest.approx({"C": 5.0}, abs=1e-9)
     trainer = _start(tiny(*settings), replace(data, isolated={"C": 0.0}))
-    assert _binding(trainer.force_field.scaling) == pytest.approx({"H": 3.0, "C": 4.0}, abs=1e-9)
+    assert trainer.force_field.scaling.binding_energies == {"H": 3.0, "C": 4.0}
     assert "does not take the energies of isolated atoms: they lie C" in _said(trainer)
     assert "data.references=isolated takes the references from them" in _said(trainer)
 
@@ -520,11 +514,36 @@ def test_isolated_atoms_may_give_the_references_of_a_trained_model(tiny: Tiny, t
         data = replace(plain, references=references, isolated=atoms)
         given[str(references)] = _start(tiny(*settings), data).force_field
     wanted, alone = _start(tiny(*settings), plain).force_field, given[str(atoms)]
-    assert given["trained"].scaling.isolated_energies == {} and alone.scaling.isolated_energies == atoms
-    assert all(0 < energy < 10 for energy in _binding(alone.scaling).values())
+    assert given["trained"].scaling.binding_energies == {} and float(alone.scaling.energy_shift) == 0
+    assert alone.scaling.isolated_energies == pytest.approx(atoms, abs=1e-9)
+    assert all(0 < energy < 10 for energy in alone.scaling.binding_energies.values())
     for found in given.values():
         energies, forces = (a - b for a, b in zip(_predict(found, frames), _predict(wanted, frames), strict=True))
         assert float(energies.std()) < 0.05 and float(forces.abs().max()) < 0.2
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_isolated_atoms_of_another_level_move_all(tiny: Tiny, trained: Path, tmp_path: Path, given: bool) -> None:
+    """Of a model that knows isolated atoms; what the log says of the residuals is true."""
+    model = load_model(trained / "model.safetensors")
+    model.scaling.set_binding({"H": 3.0, "C": 4.0, "O": 5.0})
+    save_model(tmp_path / "model.safetensors", model, {})
+    moved = {"H": 300.0, "C": 900.0, "O": 5000.0}
+    atoms = {name: energy + moved[name] for name, energy in model.scaling.isolated_energies.items()}
+    level = sum(count * moved[name] for name, count in {"H": 6, "C": 2, "O": 1}.items())
+    frames = Slabs([replace(s, energy=s.energy + level) for s in _frames("ethanol", 20).systems])  # type: ignore[operator]
+    references: References = atoms if given else "trained"  # which becomes fit
+    data = LoadedData(
+        train=frames, valid=None, test=None, splits=None, messages=[], references=references, isolated=atoms
+    )
+    trainer = _start(tiny(f"training.init_from={tmp_path / 'model.safetensors'}"), data)
+    scaling = trainer.force_field.scaling
+    assert scaling.isolated_energies == pytest.approx(atoms, abs=1e-9)
+    if not given:  # atoms of each element are bound as before
+        assert scaling.binding_energies == pytest.approx({"H": 3.0, "C": 4.0, "O": 5.0}, abs=0.5)
+    labels = torch.tensor([system.energy for system in frames], dtype=torch.float64)
+    error = float((labels - _predict(trainer.force_field, frames)[0]).mean()) / 9
+    assert f"structures {round(1000 * error, 1) + 0.0} meV an atom on average" in _said(trainer)
 
 
 def _with_rare_silicon(tmp_path: Path, energy: float | None) -> LoadedData:

@@ -264,8 +264,7 @@ def _references(
     """Structures to divide [M], the references, energies of isolated atoms, and messages.
 
     Of the structures to keep [M] isolated atoms are left out where there is one of each element: their energies, eV
-    above those of bound atoms, are exact without training on them.  Only a constant of each structure (``mean``) leaves
-    them where they are.
+    above those of bound atoms, are exact without training on them.
     """
     wanted = config.references or "fit"
     if wanted == "isolated":
@@ -273,9 +272,8 @@ def _references(
             raise ValueError(f"{source.name}: data.references=isolated reads one file in memory; these are shards")
         places, energies, messages = _isolated_atoms(source, np.arange(len(source)), strict=True)
         return np.setdiff1d(kept, places), energies, energies, messages
-    if wanted == "mean" or not source.in_memory:
-        pool, isolated, messages = kept, dict[str, float](), list[str]()
-    else:
+    pool, isolated, messages = kept, dict[str, float](), list[str]()
+    if source.in_memory:
         places, isolated, messages = _isolated_atoms(source, kept, strict=False)
         pool = np.setdiff1d(kept, places)
     if isinstance(wanted, dict) or wanted in ("fit", "mean", "none", "trained"):
@@ -290,6 +288,7 @@ def _isolated_atoms(
     """Places [M] of isolated atoms among the structures to keep [M], the lowest energy of each element, and messages.
 
     None where an element of the other structures has no isolated atom with an energy; where ``strict``, a ValueError.
+    Atoms of elements that no other structure has are structures like others.
     """
     one = kept if source.sizes is None else kept[np.asarray(source.sizes)[kept] == 1]
     atoms = {place: atom for place in one.tolist() if (atom := source[place]).is_isolated and atom.energy is not None}
@@ -304,13 +303,16 @@ def _isolated_atoms(
         raise ValueError(_without_atoms(source, lacking))
     if lacking or not others:
         return np.zeros(0, dtype=np.int64), {}, []
-    places, lowest = np.array([*atoms]), {symbol: min(found) for symbol, found in energies.items()}
-    messages = [f"{source.name}: isolated atoms of {', '.join(lowest)} are not trained on: {numbered(places)}"]
-    several = [symbol for symbol, found in energies.items() if max(found) - lowest[symbol] > SAME]
+    places = [place for place, atom in atoms.items() if int(atom.atomic_numbers[0]) in others]
+    lowest = {chemical_symbols[z]: min(energies[chemical_symbols[z]]) for z in sorted(others)}
+    messages = [
+        f"{source.name}: isolated atoms of {', '.join(lowest)} are not trained on: {numbered_in(source, places)}"
+    ]
+    several = [symbol for symbol in lowest if max(energies[symbol]) - lowest[symbol] > SAME]
     if several:
         found = "; ".join(f"{name} {', '.join(f'{energy:g}' for energy in energies[name])}" for name in several)
         messages.append(f"warning: isolated atoms of one element have several energies (eV): {found}; the lowest count")
-    return places, lowest, messages
+    return np.array(places), lowest, messages
 
 
 def _without_atoms(source: Source, lacking: list[str]) -> str:

@@ -204,14 +204,20 @@ class StructureArrays(Source):
                     raise ValueError(f"{found}. Remove these frames, or count them in no loss with data.missing=mask")
                 messages.append(f"{found}; masked, it counts in no loss")
         kept = self.without_labels(lost)
+        alone = self._isolated() if {"forces", "stress"} & {*required} else np.zeros(len(self), dtype=bool)
         for label in required:
-            absent = ~kept.has[label]
+            absent = ~kept.has[label] & ~(alone if label != "energy" else False)  # which have neither to learn
             if absent.any():
                 found = f"{absent.sum()} of {len(self)} frames have no {label}"
                 if absent.all() or missing == "error":
                     raise ValueError(_absent(kept, label, absent, found))
                 messages.append(f"{self.name}: {found}; they count in no loss")
         return kept, messages
+
+    def _isolated(self) -> np.ndarray:
+        """Which structures [B] are isolated atoms."""
+        one = np.flatnonzero(self.sizes == 1)
+        return np.isin(np.arange(len(self)), [place for place in one.tolist() if self[place].is_isolated])
 
 
 def _absent(structures: StructureArrays, label: str, absent: np.ndarray, found: str) -> str:

@@ -281,7 +281,7 @@ class ForceField(nn.Module):
 
     def _separable(self, energies: Tensor, batch: Batch) -> Tensor:
         """Energies [N] that go smoothly to those of isolated atoms, where the scaling knows these."""
-        if not self.scaling.isolated_energies:
+        if not self.scaling.binding_energies:
             return energies
         edges, length = batch.built_edges, torch.linalg.vector_norm(Backbone.edge_vectors(batch), dim=-1)
         share = self.separation(length, edges.index, batch.atomic_numbers, edges.mask)

@@ -59,7 +59,7 @@ def _same(one: ForceField, other: ForceField) -> bool:
     here, there = one.state_dict(), other.state_dict()
     return (
         one.config == other.config
-        and one.scaling.isolated_energies == other.scaling.isolated_energies
+        and one.scaling.binding_energies == other.scaling.binding_energies
         and here.keys() == there.keys()
         and all(torch.equal(value, there[name]) for name, value in here.items())
     )

@@ -35,8 +35,8 @@ class Scaling(nn.Module):
     ``references``: {element symbol: eV}; ``energy_shift``: eV per structure; ``energy_scale``: eV; ``force_scale``:
     eV/Å; ``stress_scale``: eV/Å^3, default the energy scale; ``elements``: the atomic numbers of the training data;
     ``compositions``: {symbol: atoms} of each; where there are any, references are known to be right for combinations of
-    these alone, and with a shift one composition for itself alone.  ``isolated``: {symbol: eV}, energies that atoms
-    have without neighbours (:mod:`denskit.nn.separation`), for a scaling without a shift.
+    these alone, and with a shift one composition for itself alone.  ``binding``: {symbol: eV}, energies of
+    isolated atoms above the references (:mod:`denskit.nn.separation`), for a scaling without a shift.
     """
 
     references: Tensor  # [119] eV, by atomic number
@@ -44,7 +44,7 @@ class Scaling(nn.Module):
     energy_scale: Tensor  # []
     force_scale: Tensor  # []
     stress_scale: Tensor  # []
-    isolated: Tensor  # [119] eV, by atomic number; NaN where not known
+    binding: Tensor  # [119] eV, by atomic number; NaN where not known
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Scaling(nn.Module):
         force_scale: float = 1.0,
         stress_scale: float | None = None,
         compositions: Sequence[Composition] = (),
-        isolated: Mapping[str, float] | None = None,
+        binding: Mapping[str, float] | None = None,
     ) -> None:
         super().__init__()
         self.elements = sorted(set(elements))
@@ -67,8 +67,8 @@ class Scaling(nn.Module):
             table[atomic_numbers[symbol]] = energy
         self.register_buffer("references", table)
         unknown = torch.full_like(table, torch.nan)
-        self.register_buffer("isolated", unknown, persistent=False)  # no tensor that files of earlier versions lack
-        self.set_isolated(isolated or {})
+        self.register_buffer("binding", unknown, persistent=False)  # no tensor that files of earlier versions lack
+        self.set_binding(binding or {})
         stress_scale = energy_scale if stress_scale is None else stress_scale
         scales = {"energy_scale": energy_scale, "force_scale": force_scale, "stress_scale": stress_scale}
         for name, scale in scales.items():
@@ -102,7 +102,7 @@ class Scaling(nn.Module):
         binding = {symbol: energy - table[atomic_numbers[symbol]] for symbol, energy in energies.items()}
         strange = {symbol: energy for symbol, energy in binding.items() if not BINDING[0] < energy < BINDING[1]}
         if not (strange or float(self.energy_shift)):
-            self.set_isolated(energies)
+            self.set_binding(binding)
             return f"energies of isolated atoms: {listed(energies)} eV, exact for atoms without neighbours"
         why = f"the model adds a constant of {float(self.energy_shift):.4f} eV to every structure"
         if strange:
@@ -112,16 +112,25 @@ class Scaling(nn.Module):
             )
         return f"warning: the model does not take the energies of isolated atoms: {why}"
 
-    def set_isolated(self, energies: Mapping[str, float]) -> None:
-        """The energies of isolated atoms, {symbol: eV}; those of other elements are not known."""
-        self.isolated_energies = dict(energies)
-        self.isolated.fill_(torch.nan)
+    def set_binding(self, energies: Mapping[str, float]) -> None:
+        """Energies of isolated atoms above the references, {symbol: eV}; those of other elements are not known.
+
+        They stay when references change: isolated atoms move along.
+        """
+        self.binding_energies = dict(energies)
+        self.binding.fill_(torch.nan)
         for symbol, energy in energies.items():
-            self.isolated[atomic_numbers[symbol]] = energy
+            self.binding[atomic_numbers[symbol]] = energy
+
+    @property
+    def isolated_energies(self) -> dict[str, float]:
+        """Energies of isolated atoms, where these are known, {symbol: eV}."""
+        table = self.references.tolist()
+        return {symbol: table[atomic_numbers[symbol]] + energy for symbol, energy in self.binding_energies.items()}
 
     def isolated_in_model_units(self, numbers: Tensor, dtype: torch.dtype) -> Tensor:
         """Energies [N] of isolated atoms of these atomic numbers; NaN where not known."""
-        return ((self.isolated - self.references)[numbers] / self.energy_scale).to(dtype)
+        return (self.binding[numbers] / self.energy_scale).to(dtype)
 
     def zero_of(self, composition: Mapping[str, int]) -> float:
         """As :meth:`reference_energy`, of one structure with so many atoms of each element."""
@@ -211,7 +220,7 @@ class Scaling(nn.Module):
                 for name in ("energy_shift", "energy_scale", "force_scale", "stress_scale")
             },
             **({"compositions": self.compositions} if self.compositions else {}),
-            **({"isolated": self.isolated_energies} if self.isolated_energies else {}),
+            **({"binding": self.binding_energies} if self.binding_energies else {}),
         }
 
     @classmethod

@@ -39,7 +39,7 @@ class Separation(nn.Module):
         bound = _falling(length / reach) / _falling((bond / reach).clamp(max=NEAREST))
         if mask is not None:
             bound = bound * mask.to(bound.dtype)
-        return -torch.expm1(-STEEPNESS * bound.new_zeros(len(atomic_numbers)).index_add(0, edge_index[1], bound))
+        return -torch.expm1(-STEEPNESS * torch.zeros_like(radii).index_add(0, edge_index[1], bound))
 
 
 def _falling(x: Tensor) -> Tensor:

@@ -181,8 +181,8 @@ class Potential:
         for model in self.models:
             for tensor in model.state_dict().values():
                 digest.update(tensor.cpu().numpy().tobytes())
-            if model.scaling.isolated_energies:  # as before where there are none
-                digest.update(model.scaling.isolated.cpu().numpy().tobytes())
+            if model.scaling.binding_energies:  # as before where there are none
+                digest.update(model.scaling.binding.cpu().numpy().tobytes())
         return digest.hexdigest()
 
     def _evaluation(self, batch: Batch, stress: bool) -> Evaluation:

@@ -77,11 +77,14 @@ def fine_tuned(
     force_field.to(device)
     constants = _Constants(scaling)
     constants.take(references, found, training.scale)
+    if references == "fit":
+        constants.start_from_atoms(found)
     rare = {place for z in new for place in found.holders(z, HOLDERS).tolist()}
     constants.predict(force_field, measured, FITTED if new or references == "fit" else COMPARED, rare, config)
     fresh_energies = "energy" in training.fresh_heads  # of which neither labels nor earlier energies tell anything
     if references == "trained" and not fresh_energies and constants.are_elsewhere(new):
         references = "fit"
+        constants.start_from_atoms(found)
         constants.predict(force_field, measured, FITTED, rare, config)
         messages.append(
             f"labels lie more than {ELSEWHERE:g} eV an atom from the model's energies, as total energies of another "
@@ -91,9 +94,13 @@ def fine_tuned(
         messages += constants.share_shift(references, known, new, config.model)
     messages += constants.correct(references, found.elements, new, training.scale)
     scaling.compositions = _compositions(trained.scaling, scaling, found, references)
-    messages += _take_isolated(trained.scaling, scaling, found)
-    if scaling.isolated_energies.keys() != trained.scaling.isolated_energies.keys():
-        constants.predict(force_field, measured, COMPARED, rare, config)  # broken bonds have other energies now
+    if float(scaling.energy_shift):
+        scaling.set_binding({})
+    if found.atoms:
+        advice = "; data.references=isolated takes the references from them" * (not isinstance(references, dict))
+        said = scaling.take_isolated(found.atoms)
+        messages.append(said + advice * ("bound atoms" in said))
+        constants.predict(force_field, measured, COMPARED, rare, config)  # broken bonds may have other energies now
     if not fresh_energies:
         messages += _moved(trained.scaling.to_dict(), scaling.to_dict(), origin)
         messages += constants.compare(new, references)
@@ -129,18 +136,6 @@ def _compositions(trained: Scaling, scaling: Scaling, found: Statistics, referen
     return independent(np.concatenate([counts_of(kept), found.fitted]), len(scaling.elements))
 
 
-def _take_isolated(trained: Scaling, scaling: Scaling, found: Statistics) -> list[str]:
-    """Take energies of isolated atoms: as far from the references as before, or of the new data; a message of these."""
-    moved = (scaling.references.cpu() - trained.references.cpu()).tolist()
-    before = {symbol: energy + moved[atomic_numbers[symbol]] for symbol, energy in trained.isolated_energies.items()}
-    scaling.set_isolated({} if float(scaling.energy_shift) else before)
-    if not found.atoms:
-        return []
-    said = scaling.take_isolated(before | found.atoms)
-    advice = "; data.references=isolated takes the references from them" if "bound atoms" in said else ""
-    return [said + advice]
-
-
 def _moved(before: Mapping[str, Any], after: Mapping[str, Any], origin: str) -> list[str]:
     """Message: the change of the trained model's energies by new references and shift."""
     symbols = [chemical_symbols[z] for z in before["elements"]]
@@ -168,11 +163,19 @@ class _Constants:
         if isinstance(references, dict):
             for symbol, energy in found.references(references, []).items():
                 self.scaling.references[atomic_numbers[symbol]] = energy
+            self.scaling.energy_shift.zero_()  # so that energies of all sizes add up
         elif references == "none":
             self.scaling.references.zero_()
             self.scaling.energy_shift.zero_()
         if isinstance(scale, FixedScale):
             self.scaling.energy_shift.fill_(scale.energy_shift)
+
+    def start_from_atoms(self, found: Statistics) -> None:
+        """Move references as the energies of isolated atoms moved, where both are known of all elements of the data."""
+        symbols, binding = [chemical_symbols[z] for z in found.elements], self.scaling.binding_energies
+        if all(symbol in found.atoms and symbol in binding for symbol in symbols):
+            for z, symbol in zip(found.elements, symbols, strict=True):
+                self.scaling.references[z] = found.atoms[symbol] - binding[symbol]
 
     def share_shift(self, references: References, known: list[int], new: list[int], config: ModelConfig) -> list[str]:
         """Turn a constant of each structure into one of each known atom, where references are to be fitted.
