@@ -572,7 +572,7 @@ class TestQuestion:
             "8 would be enough, in batches of 4"
         )
         (line,) = advice(dens_question(Path("x.extxyz"), None, steps=4000), self.COSTS)
-        assert "65 epochs" in line and "6.2 times as long (--hours), or on 32 instead of 501 structures" in line
+        assert "65 epochs" in line and "6.2 times as long (--hours), or on 23 instead of 501 structures" in line
         assert advice(dens_question(Path("x.extxyz"), 50, steps=10_000), self.COSTS) == []
         (line,) = advice(dens_question(Path("x.extxyz"), 50, steps=200), self.COSTS)
         assert line.endswith("times as long (--hours)"), "not on three structures"

@@ -204,9 +204,10 @@ class StructureArrays(Source):
                     raise ValueError(f"{found}. Remove these frames, or count them in no loss with data.missing=mask")
                 messages.append(f"{found}; masked, it counts in no loss")
         kept = self.without_labels(lost)
-        alone = self._isolated() if {"forces", "stress"} & {*required} else np.zeros(len(self), dtype=bool)
         for label in required:
-            absent = ~kept.has[label] & ~(alone if label != "energy" else False)  # which have neither to learn
+            absent = ~kept.has[label]
+            if label != "energy" and absent.any():
+                absent &= ~self._isolated()  # which have no force or stress to learn
             if absent.any():
                 found = f"{absent.sum()} of {len(self)} frames have no {label}"
                 if absent.all() or missing == "error":
