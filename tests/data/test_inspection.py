@@ -268,7 +268,7 @@ FAULTS: list[tuple[str, Callable[[], list[ase.Atoms]], Spoil, str, str]] = [
     ("twin", ethanol, _twin, "the geometry of an earlier frame again .frame 7", "random split"),
     ("two labels", ethanol, _other_twin, "geometry of an earlier frame with other labels .frame 7", "two methods"),
     ("all fixed", ethanol, on(5, hold), "all atoms are fixed in 1 frame .frame 5", "Remove the constraints"),
-    ("atoms", ethanol, _single_atoms, "3 frames of a single atom", "energies exactly"),
+    ("atoms", ethanol, _single_atoms, "3 frames of an isolated atom", "energies exactly"),
 ]  # fmt: skip
 NOTES = {"drift", "twin", "atoms", "squeezed", "free atoms"}
 

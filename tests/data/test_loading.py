@@ -19,6 +19,7 @@ from denskit.data.base import elements_of
 from denskit.data.config import FilterConfig
 from denskit.data.convert import convert
 from denskit.data.datasets.md17 import molecule_file
+from denskit.data.structure_arrays import StructureArrays
 
 
 def _frames(count: int, name: str = "CH4") -> list[ase.Atoms]:
@@ -318,3 +319,21 @@ def test_references_that_a_reader_did_not_resolve_are_refused(monkeypatch: pytes
     with pytest.raises(ValueError, match="data.references=None"):
         load_data(DataConfig(name="careless"), seed=0)
     assert load_data(DataConfig(name="careless", references="fit"), seed=0).references == "fit"
+
+
+def test_isolated_atoms_are_told_from_cells_of_one_atom(tmp_path: Path) -> None:
+    """By a mask over all structures as by each of them; they need no forces."""
+    box, layers = np.eye(3) * 15.0, np.diag([15.0, 15.0, 3.0])
+    atoms = [
+        ase.Atoms("H"), ase.Atoms("H", cell=box, pbc=True), ase.Atoms("Po", cell=0.2 * box, pbc=True),
+        ase.Atoms("H", cell=layers, pbc=[True, True, False]), ase.Atoms("H2", [[0, 0, 0], [0, 0, 0.74]]),
+    ]  # fmt: skip
+    for one in atoms:
+        one.calc = SinglePointCalculator(one, energy=-1.0, forces=np.zeros((len(one), 3)))
+    atoms[0].calc = SinglePointCalculator(atoms[0], energy=-1.0)
+    structures, _ = read_file(_write(tmp_path / "atoms.extxyz", atoms), required=("energy", "forces"))
+    assert isinstance(structures, StructureArrays)
+    assert structures.isolated.tolist() == [s.is_isolated for s in structures] == [True, True, False, True, False]
+    atoms[4].calc = SinglePointCalculator(atoms[4], energy=-1.0)
+    with pytest.raises(ValueError, match="1 of 5 frames have no forces: frame 4"):
+        read_file(_write(tmp_path / "fewer.extxyz", atoms), required=("energy", "forces"))

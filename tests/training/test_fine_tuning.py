@@ -495,10 +495,10 @@ def test_isolated_atoms_move_with_the_references(tiny: Tiny, trained: Path, tmp_
     assert scaling.binding_energies == {"H": 3.0, "C": 4.0}
     new = {"C": float(scaling.references[6]) + 5.0}
     scaling = _start(tiny(*settings), replace(data, isolated=new)).force_field.scaling
-    assert scaling.binding_energies == pytest.approx({"C": 5.0}, abs=1e-9)
-    trainer = _start(tiny(*settings), replace(data, isolated={"C": 0.0}))
+    assert scaling.binding_energies == pytest.approx({"H": 3.0, "C": 5.0}, abs=1e-9)
+    trainer = _start(tiny(*settings), replace(data, isolated={"H": -13.0, "C": 0.0, "O": -2000.0}))
     assert trainer.force_field.scaling.binding_energies == {"H": 3.0, "C": 4.0}
-    assert "does not take the energies of isolated atoms: they lie C" in _said(trainer)
+    assert "does not take the energies of isolated atoms: they lie H" in _said(trainer)
     assert "data.references=isolated takes the references from them" in _said(trainer)
 
 

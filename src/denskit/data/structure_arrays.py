@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from scipy.spatial import cKDTree
 
-from denskit.batch import MAX_ATOMIC_NUMBER, System
+from denskit.batch import ISOLATED, MAX_ATOMIC_NUMBER, System
 from denskit.data.base import Source
 from denskit.geometry.lattice import lattices
 
@@ -207,7 +207,7 @@ class StructureArrays(Source):
         for label in required:
             absent = ~kept.has[label]
             if label != "energy" and absent.any():
-                absent &= ~self._isolated()  # which have no force or stress to learn
+                absent &= ~self.isolated  # which have no force or stress to learn
             if absent.any():
                 found = f"{absent.sum()} of {len(self)} frames have no {label}"
                 if absent.all() or missing == "error":
@@ -215,10 +215,11 @@ class StructureArrays(Source):
                 messages.append(f"{self.name}: {found}; they count in no loss")
         return kept, messages
 
-    def _isolated(self) -> np.ndarray:
-        """Which structures [B] are isolated atoms."""
-        one = np.flatnonzero(self.sizes == 1)
-        return np.isin(np.arange(len(self)), [place for place in one.tolist() if self[place].is_isolated])
+    @property
+    def isolated(self) -> np.ndarray:
+        """Which structures [B] are isolated atoms, as :attr:`denskit.batch.System.is_isolated`."""
+        near = self.pbc & (np.linalg.norm(self.cell, axis=2) < ISOLATED)
+        return np.asarray((self.sizes == 1) & ~near.any(axis=1))
 
 
 def _absent(structures: StructureArrays, label: str, absent: np.ndarray, found: str) -> str:

@@ -97,9 +97,10 @@ def fine_tuned(
     if float(scaling.energy_shift):
         scaling.set_binding({})
     if found.atoms:
-        advice = "; data.references=isolated takes the references from them" * (not isinstance(references, dict))
-        said = scaling.take_isolated(found.atoms)
-        messages.append(said + advice * ("bound atoms" in said))
+        said = scaling.take_isolated(scaling.isolated_energies | found.atoms)
+        if said.startswith("warning: ") and found.starts_from_atoms and not isinstance(references, dict):
+            said += "; data.references=isolated takes the references from them"
+        messages.append(said)
         constants.predict(force_field, measured, COMPARED, rare, config)  # broken bonds may have other energies now
     if not fresh_energies:
         messages += _moved(trained.scaling.to_dict(), scaling.to_dict(), origin)

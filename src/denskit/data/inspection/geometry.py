@@ -145,10 +145,10 @@ def crowded(sample: Sample) -> Iterator[Finding]:
 
 def single_atoms(sample: Sample) -> Iterator[Finding]:
     """Isolated atoms, whose energies models have exactly."""
-    alone = (sample.structures.sizes == 1) & ~sample.structures.pbc.any(axis=1)
+    alone = sample.structures.isolated & sample.structures.has["energy"]
     if not alone.all():
-        advice = "Where each element has one, a model has their energies exactly"
-        yield from sample.marked(alone, "note", f"{counted(alone.sum(), 'frame')} of a single atom", "", advice)
+        advice = "Where each element has one, a model has their energies exactly (not with data.references=mean)"
+        yield from sample.marked(alone, "note", f"{counted(alone.sum(), 'frame')} of an isolated atom", "", advice)
 
 
 def fixed(sample: Sample) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from denskit.data import load_data
 from denskit.data.base import Source, spaced
@@ -220,6 +220,16 @@ def _epochs(run: StudyRun, cost: Cost) -> float:
     return training.epochs or (training.max_steps or 0) / per_epoch
 
 
+class _Short(NamedTuple):
+    """A training with DeNS that is too short for it."""
+
+    share: float  # of the epochs wanted
+    epochs: float
+    wanted: int
+    frames: int
+    enough: int  # structures for which as many steps would do
+
+
 def _frames_for(run: StudyRun, cost: Cost, share: float) -> int:
     """Structures of which as many steps would be the epochs that DeNS needs; ``share``: what the run has of these."""
     frames, before = run.point.get(FRAMES, cost.train), _training(run, cost).batch_size
@@ -234,8 +244,7 @@ def advice(
 
     warned: these variants, see :func:`data_warnings`.  asked: by ``--question``, whose options say the length.
     """
-    short: dict[str, tuple[float, float, int, int, int]] = {}  # by label: share of the epochs, epochs, wanted,
-    # structures, and how many would have enough
+    short: dict[str, _Short] = {}
     for run in _denoising_runs(study):
         if run.variant in warned or run.cell not in costs:
             continue
@@ -244,21 +253,22 @@ def advice(
         cost = costs[run.cell]
         epochs, wanted = _epochs(run, cost), few_epochs_of(_training(run, cost).batch_size)
         if epochs < wanted:
-            label = replace(run, point=_but_rate(run)).label
+            enough = _frames_for(run, cost, epochs / wanted)
             frames = run.point.get(FRAMES, cost.train)
-            short[label] = epochs / wanted, epochs, wanted, frames, _frames_for(run, cost, epochs / wanted)
+            short[replace(run, point=_but_rate(run)).label] = _Short(epochs / wanted, epochs, wanted, frames, enough)
     if not short:
         return []
     length, size = ("--hours", "--frames") if asked else ("training.max_steps", FRAMES)
-    share, _, wanted, frames, enough = min(short.values())
-    fewer = f", or on {enough} instead of {frames} structures ({size})" if enough >= FEW_FRAMES else ""
+    worst = min(short.values())
+    fewer = f", or on {worst.enough} instead of {worst.frames} structures ({size})"
+    fewer = fewer if worst.enough >= FEW_FRAMES else ""
     together: dict[str, list[str]] = {}
-    for label, (_, epochs, *_) in short.items():
-        together.setdefault(f"{epochs:.0f} epochs", []).append(label)
+    for label, one in short.items():
+        together.setdefault(f"{one.epochs:.0f} epochs", []).append(label)
     found = "; ".join(f"{', '.join(labels)}: {epochs}" for epochs, labels in together.items())
     return [
-        f"warning: {found}. DeNS pays late: with fewer than about {wanted} epochs it was not seen to help on "
-        f"molecules. Train {'up to ' * (len(together) > 1)}{1 / share:.1f} times as long ({length}){fewer}"
+        f"warning: {found}. DeNS pays late: with fewer than about {worst.wanted} epochs it was not seen to help "
+        f"on molecules. Train {'up to ' * (len(together) > 1)}{1 / worst.share:.1f} times as long ({length}){fewer}"
     ]
 
 
@@ -279,9 +289,9 @@ def data_warnings(study: StudyConfig) -> dict[str, list[str]]:
             loaded[data] = load_data(config.data, config.seed, config.required_labels).train
         train = loaded[data]
         config, _ = fit_sigma_to_data(fit_dens_to_crystals(config, train)[0], train)
-        training = training_for(config, len(train))
-        per_epoch = steps_per_epoch(len(train), training.batch_size, training.drop_last)
-        planned = PlannedTraining(config, Schedule(training, per_epoch), train)
+        config = config.model_copy(update={"training": training_for(config, len(train))})
+        per_epoch = steps_per_epoch(len(train), config.training.batch_size, config.training.drop_last)
+        planned = PlannedTraining(config, Schedule(config.training, per_epoch), train)
         for check in _OF_THE_DATA:
             if message := check(planned):
                 found.setdefault(run.variant, {}).setdefault(check.__name__, message.removesuffix(COMPARE))
