@@ -624,3 +624,13 @@ def test_faults_planted_in_real_data(
     spoil(frames)
     found = [str(finding).lower() for finding in inspected(tmp_path, frames) if finding.severity == "problem"]
     assert [line for line in found if words.lower() in line], found
+
+
+def test_isolated_atoms_need_no_forces_and_no_stress(tmp_path: Path) -> None:
+    frames = copper()
+    box = ase.Atoms("Cu", cell=np.eye(3) * 15.0, pbc=True)
+    box.calc = SinglePointCalculator(box, energy=-1.0)
+    ase.io.write(tmp_path / "copper.extxyz", [*frames, box])
+    told = [finding.found for finding in inspect_file(tmp_path / "copper.extxyz").findings]
+    assert any("1 frame of an isolated atom" in found for found in told)
+    assert not any("absent" in found for found in told)

@@ -51,10 +51,13 @@ def absent(sample: Sample) -> Iterator[Finding]:
             if label in sample.required:
                 yield sample.finding("problem", f"no frame has {label}{seen}", "training wants both", advice)
         else:
+            if label == "forces":
+                lacking &= ~structures.isolated  # which need none
             found = f"{label} absent in {lacking.sum()} of {len(structures)} frames"
             yield from _unusable(sample, lacking, found, "training refuses them")
-    if has["stress"].any() and not has["stress"].all():
-        found = f"stress absent in {(~has['stress']).sum()} of {len(structures)} frames"
+    unstressed = ~has["stress"] & ~structures.isolated
+    if has["stress"].any() and unstressed.any():
+        found = f"stress absent in {unstressed.sum()} of {len(structures)} frames"
         means = "training on the stress (task.stress_weight) refuses them"
         if sample.missing == "mask":
             means = "these count in no loss of the stress (data.missing=mask)"
