@@ -268,6 +268,7 @@ def test_isolated_atoms_that_are_none_are_not_taken() -> None:
     scaling, messages = fit_scaling(bound, references="fit", scale="energy_std", gradient_forces=True, isolated=zeros)
     assert scaling.isolated_energies == {}
     assert any("does not take the energies of isolated atoms: they lie H 692.4" in line for line in messages)
+    assert scaling.compositions == [{"H": 2, "O": 1}] and not any("beside its isolated atom" in m for m in messages)
     given = {"energy_shift": -1.0, "energy_scale": 1.0, "force_scale": 1.0}
     atoms = {name: TRUE[name] for name in "HO"}
     scaling, messages = fit_scaling(bound, references="fit", scale=given, gradient_forces=True, isolated=atoms)

@@ -66,8 +66,8 @@ def require_known_elements(force_field: Predictor, source: Source) -> None:
     symbols, names = (" ".join(chemical_symbols[z] for z in some) for some in (unknown, sorted(known)))
     frames = numbered(np.array([source[place].index for place in places]))
     raise ValueError(
-        f"{source.name}: {len(places):,} of {counted(len(source), 'structure')} have {symbols}, which this model was "
-        f"not trained on (it knows {names}): {frames}. Leave them out, or train with data that have these elements"
+        f"{source.name}: {symbols} in {len(places):,} of {counted(len(source), 'structure')}, which this model was not "
+        f"trained on (it knows {names}): {frames}. Leave these out, or train with data that have the elements"
     )
 
 

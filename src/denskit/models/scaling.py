@@ -27,6 +27,7 @@ from denskit.runtime.warning import warn
 
 Scale = Literal["energy_std", "force_rms"]
 BINDING = (-1.0, 15.0)  # eV an atom: energies of isolated atoms above those of bound ones; 9 in tungsten
+_REFUSED = "warning: the model does not take the energies of isolated atoms"
 
 
 class Scaling(nn.Module):
@@ -100,17 +101,12 @@ class Scaling(nn.Module):
         """
         table = self.references.tolist()
         binding = {symbol: energy - table[atomic_numbers[symbol]] for symbol, energy in energies.items()}
-        strange = {symbol: energy for symbol, energy in binding.items() if not BINDING[0] < energy < BINDING[1]}
-        if not (strange or float(self.energy_shift)):
-            self.set_binding(binding)
-            return f"energies of isolated atoms: {listed(energies)} eV, exact for atoms without neighbours"
-        why = f"the model adds a constant of {float(self.energy_shift):.4f} eV to every structure"
-        if strange:
-            why = (
-                f"they lie {listed(strange)} eV above the references of bound atoms, and binding energies lie between "
-                f"{BINDING[0]:g} and {BINDING[1]:g} eV"
-            )
-        return f"warning: the model does not take the energies of isolated atoms: {why}"
+        if strange := no_binding(binding):
+            return strange
+        if float(self.energy_shift):
+            return f"{_REFUSED}: the model adds a constant of {float(self.energy_shift):.4f} eV to every structure"
+        self.set_binding(binding)
+        return f"energies of isolated atoms: {listed(energies)} eV, exact for atoms without neighbours"
 
     def set_binding(self, energies: Mapping[str, float]) -> None:
         """Energies of isolated atoms above the references, {symbol: eV}; those of other elements are not known.
@@ -292,7 +288,7 @@ def fit_scaling(
         force_scale=force_scale,
         compositions=compositions,
     )
-    if isolated or data.starts_from_atoms:
+    if data.atoms and (isolated or data.starts_from_atoms):
         messages.append(scaling.take_isolated(data.atoms))
     return scaling, [*messages, describe(scaling, references if isinstance(references, str) else "given")]
 
@@ -304,6 +300,17 @@ def describe(scaling: Scaling, origin: str) -> str:
     return (
         f"references ({origin}): {table}; shift {values['energy_shift']:.4f} eV a structure; scale of energies "
         f"{values['energy_scale']:.6g} eV, of forces {values['force_scale']:.6g} eV/Å"
+    )
+
+
+def no_binding(energies: Mapping[str, float]) -> str:
+    """A warning where energies of isolated atoms above the references, {symbol: eV}, are no binding energies."""
+    strange = {symbol: energy for symbol, energy in energies.items() if not BINDING[0] < energy < BINDING[1]}
+    if not strange:
+        return ""
+    return (
+        f"{_REFUSED}: they lie {listed(strange)} eV above the references of bound atoms, and binding energies lie "
+        f"between {BINDING[0]:g} and {BINDING[1]:g} eV"
     )
 
 
@@ -387,16 +394,21 @@ class Statistics:
 
     def _fit(self, messages: list[str]) -> dict[str, float]:
         """Ridge regression per atom, starting from isolated atoms where there is one of each element."""
-        start, rows = np.zeros(len(self.symbols)), ~self.isolated
-        if self.starts_from_atoms:
+        start, from_atoms = np.zeros(len(self.symbols)), self.starts_from_atoms
+        rows = ~self.isolated if from_atoms else rows_to_fit(self.counts, self.isolated)
+        if from_atoms:
             start = np.array([self.atoms[symbol] for symbol in self.symbols])
-            messages.append("references: fitted to the energies less those of the isolated atoms, one of each element")
-        else:
-            rows = rows_to_fit(self.counts, self.isolated)
         counts, energies = self.counts[rows].astype(np.float64), self.energies[rows]
         fit = fit_references(counts, energies - counts @ start)
+        binding = dict(zip(self.symbols, (-fit.references).tolist(), strict=True))
+        if from_atoms and (strange := no_binding(binding)):  # placeholders, or of another method
+            messages.append(strange)
+            self.atoms = {}
+            return self._fit(messages)
+        if from_atoms:
+            messages.append("references: fitted to the energies less those of the isolated atoms, one of each element")
         table = dict(zip(self.symbols, (start + fit.references).tolist(), strict=True))
-        messages += fit.messages(table, from_atoms=self.starts_from_atoms)
+        messages += fit.messages(table, from_atoms=from_atoms)
         return table
 
     def residuals(self, table: Mapping[str, float]) -> np.ndarray:
