@@ -17,7 +17,7 @@ from denskit.data.loading import read_file
 from denskit.evaluation.denoising import denoise
 from denskit.random import keys_for
 from denskit.tasks import DeNS, DeNSConfig
-from denskit.training.fitted_settings import fit_sigma_to_data
+from denskit.training.fitted_denoising import fit_sigma_to_data
 from denskit.training.load_config import RunConfig, load_config
 from denskit.training.run import train
 

@@ -15,7 +15,7 @@ from ase.calculators.singlepoint import SinglePointCalculator
 
 from denskit.batch import System
 from denskit.tasks import FOR_CRYSTALS, DeNSConfig
-from denskit.training.fitted_settings import fit_dens_to_crystals
+from denskit.training.fitted_denoising import fit_dens_to_crystals
 from denskit.training.load_config import RunConfig, load_config
 from denskit.training.run import train
 from training.conftest import DEGREE_2

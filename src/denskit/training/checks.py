@@ -21,7 +21,7 @@ from denskit.data.periodicity import mostly_crystals
 from denskit.models.model_file import read_header
 from denskit.random import keys_for
 from denskit.tasks import CellDeNSConfig, DenoisingConfig, DeNS, DeNSConfig
-from denskit.training.fitted_settings import MOLECULAR
+from denskit.training.fitted_denoising import FEW_EPOCHS, MOLECULAR, SMALL_BATCH, few_epochs_of, paying_epochs
 from denskit.training.run_folder import model_file
 from denskit.training.schedule import Schedule
 from denskit.training.settings import RunConfig
@@ -30,13 +30,8 @@ SAMPLE = 64  # training structures that are checked
 LARGE_RATE = 0.05  # AdamW: about the change of each weight in a step, and weights are about 0.1
 OVERLAP = 0.25  # of the shortest distance: noise that brings two corrupted atoms within half of it in one case of six
 RELAXED = 0.05  # eV/Å, root mean square over the free atoms of a structure: the end of a relaxation
-_SMALL_BATCH = 4  # structures: the preset's for few, with which only the next two numbers were measured
-_FEW_EPOCHS = 400, 700  # of 50 frames of ethanol in batches of 8 and of 4: where training with DeNS overtook the other
 MANY_EPOCHS, FEW_STRUCTURES = 1500, 100  # 50 frames of ethanol: errors rise by 6 % from 1,000 to 2,000 epochs
 FEW_MOLECULES = 200  # structures of molecules up to which DeNS was measured to pay: 25 to 200 of ethanol
-_PAYING_EPOCHS = 600, 1000  # likewise: where a gain was seen
-SMALL_WEIGHT = 5.0  # of the noise: the default, as published for MD17; 20 was measured beside it
-_OF_MEASURED_WEIGHTS = ("dens", "published", "equiformer")  # task, loss and model with which both were measured
 MEASURED_RATE = 1e-3  # learning rate of the studies in which DeNS was seen to pay
 SLOW_EPOCHS = 1000  # 50 frames of ethanol, 2,140 epochs: half of that rate was better by 8 %
 GAINING_EPOCHS = 1667  # 100 frames of ethanol: twice 833, which gains another 10 % with DeNS
@@ -105,23 +100,13 @@ def on_lattice_sites(system: System) -> bool:
     return bool(np.isfinite(distance).all()) and all(np.ptp(distance[numbers == z]) < SAME for z in np.unique(numbers))
 
 
-def few_epochs_of(batch_size: int) -> int:
-    """Epochs below which DeNS was not seen to help on molecules."""
-    return _FEW_EPOCHS[batch_size <= _SMALL_BATCH]
-
-
-def paying_epochs(batch_size: int) -> int:
-    """Epochs from which a gain of DeNS on few molecules was seen."""
-    return _PAYING_EPOCHS[batch_size <= _SMALL_BATCH]
-
-
 def _few(planned: PlannedTraining) -> int:
     return few_epochs_of(planned.config.training.batch_size)
 
 
 def _ahead(batch_size: int) -> str:
     """Epochs after which training with DeNS overtook training without it, in words."""
-    return f"{_FEW_EPOCHS[1]}" if batch_size <= _SMALL_BATCH else f"250 to {_FEW_EPOCHS[0]}"
+    return f"{FEW_EPOCHS[1]}" if batch_size <= SMALL_BATCH else f"250 to {FEW_EPOCHS[0]}"
 
 
 def warnings_before(planned: PlannedTraining) -> list[str]:
@@ -133,7 +118,7 @@ def warnings_before(planned: PlannedTraining) -> list[str]:
 def hints_before(planned: PlannedTraining) -> list[str]:
     """Hints before the first step: settings that were measured to be better."""
     checks = (
-        gentler_on_trained, denoising_pays, gentler_on_crystals, denoising_longer, denoising_faster, denoising_heavier,
+        gentler_on_trained, denoising_pays, gentler_on_crystals, denoising_longer, denoising_faster,
         long_validations,
     )  # fmt: skip
     found = (check(planned) for check in checks)
@@ -168,7 +153,7 @@ def denoising_pays(planned: PlannedTraining) -> str | None:
     paying = paying_epochs(config.training.batch_size)
     if not paying <= planned.epochs < MANY_EPOCHS or (_force_rms(planned) < RELAXED).any():
         return None
-    small = "; on 50 of ethanol in batches of 4 by 5.5 % [-1.6, 12.6]" * (config.training.batch_size <= _SMALL_BATCH)
+    small = "; on 50 of ethanol in batches of 4 by 5.5 % [-1.6, 12.6]" * (config.training.batch_size <= SMALL_BATCH)
     return (
         f"{planned.epochs:,.0f} epochs of {size} structures: at such lengths task=dens training.lr=1e-3 lowered the "
         "force error in 16 of 18 pairs of trainings (25 to 200 structures of ethanol, 50 of aspirin and of 3BPA, "
@@ -226,24 +211,6 @@ def denoising_faster(planned: PlannedTraining) -> str | None:
         f"training.lr={lr:g} for {planned.epochs:,.0f} epochs with DeNS, which was measured to pay at 1e-3: 844 epochs "
         "of 50 structures of aspirin left a force error of 54.8 meV/Å at 5e-4, 50.1 at 1e-3 (one seed); "
         "training.lr=1e-3"
-    )
-
-
-def denoising_heavier(planned: PlannedTraining) -> str | None:
-    """DeNS on some molecules, trained to the end at the measured rate with the smaller of two measured weights."""
-    config, task = planned.config, planned.config.task
-    if not isinstance(task, DeNSConfig) or (task.name, task.loss, config.model.name) != _OF_MEASURED_WEIGHTS:
-        return None
-    if not (task.probability and 0 < task.coefficient <= SMALL_WEIGHT and config.training.lr >= MEASURED_RATE):
-        return None
-    some = FEW_STRUCTURES / 2 <= len(planned.source) < FEW_STRUCTURES
-    paying = paying_epochs(config.training.batch_size)
-    if not (some and paying <= planned.epochs < MANY_EPOCHS and _dens_of_molecules(planned)):
-        return None
-    return (
-        f"task.coefficient={task.coefficient:g} for {planned.epochs:,.0f} epochs: 1,000 epochs of 50 structures "
-        "ended with lower force errors with 20 than with 5: ethanol 26.5 and 27.7 meV/Å, aspirin 43.5 and 45.6, "
-        "3BPA 30.0 and 31.4 (three seeds each), but not 25 of the demo's ethanol (five seeds); task.coefficient=20"
     )
 
 

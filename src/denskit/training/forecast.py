@@ -26,8 +26,9 @@ from denskit.training.budget import lasting
 from denskit.training.checkpoint import Checkpoint
 from denskit.training.checks import PlannedTraining
 from denskit.training.cost import TRIAL_STEPS, Cost, time_steps, trial_seconds
+from denskit.training.fitted_denoising import fit_dens_to_crystals, fit_sigma_to_data, fit_weight_to_length
 from denskit.training.fitted_loss import fit_loss_to_energies
-from denskit.training.fitted_settings import fit_dens_to_crystals, fit_model_to_data, fit_sigma_to_data, rows_for
+from denskit.training.fitted_settings import fit_model_to_data, rows_for
 from denskit.training.loader import steps_per_epoch
 from denskit.training.replay import old_structures
 from denskit.training.seen import seen_before
@@ -72,9 +73,10 @@ def forecasts_of(config: RunConfig, times: Sequence[int] = (1,), say: Say | None
         memory = peak_memory(group.device) + (number - 1) * held
         cost = replace(cost, valid=number * cost.valid, test=number * cost.test, memory=memory)
         said += seen_before(fitted, data.splits, data.judged)
-        training = fitted.training
-        if training.budget is not None:
+        if (training := fitted.training).budget is not None:
             training = lasting(fitted, {"max_steps": cost.steps_of(training)}).training
+        weighed, weight_said = fit_weight_to_length(fitted.model_copy(update={"training": training}), larger.train)
+        fitted, said = fitted.model_copy(update={"task": weighed.task}), said + weight_said
         planned = PlannedTraining(fitted, cost.schedule(training), larger.train, cost.valid)
         found.append(Forecast(planned, cost, group.count, said))
     return found
@@ -119,12 +121,15 @@ def settled(
         config, said = _as_begun(config, data, checkpoint)
         return (config, said) if budget is None else _of_the_same_length(config, said, checkpoint)
     if budget is None:
-        return _fitted(config, data)
-    config, cost, said = _sized(config, data, group, say)
-    steps = cost.steps_of(config.training)
-    epochs = steps // steps_per_epoch(cost.train, config.training.batch_size, config.training.drop_last)
-    length = f"{counted(steps, 'step')} ({counted(epochs, 'epoch')}), at {1000 * cost.step:.0f} ms a step"
-    return lasting(config, {"max_steps": steps}), [*said, f"training.budget={budget}: {length}"]
+        config, said = _fitted(config, data)
+    else:
+        config, cost, said = _sized(config, data, group, say)
+        steps = cost.steps_of(config.training)
+        epochs = steps // steps_per_epoch(cost.train, config.training.batch_size, config.training.drop_last)
+        length = f"{counted(steps, 'step')} ({counted(epochs, 'epoch')}), at {1000 * cost.step:.0f} ms a step"
+        config, said = lasting(config, {"max_steps": steps}), [*said, f"training.budget={budget}: {length}"]
+    config, weighed = fit_weight_to_length(config, data.train)
+    return config, said + weighed
 
 
 def _as_begun(config: RunConfig, data: LoadedData, checkpoint: Checkpoint) -> tuple[RunConfig, list[str]]:

@@ -15,11 +15,12 @@ from denskit.presets import preset_names
 from denskit.reading.documents import read_json
 from denskit.runtime.progress import counted, duration
 from denskit.settings import dotted
-from denskit.tasks import FOR_CRYSTALS, FOR_MANY_MATERIALS
+from denskit.tasks import FOR_CRYSTALS, FOR_MANY_MATERIALS, FOR_SOME_MOLECULES
 from denskit.training.load_config import load_config
 from denskit.training.settings import RunConfig
 
 _OF_EVERY_RUN = ("output", "seed", "device")
+_BY_DATA = (FOR_CRYSTALS, FOR_MANY_MATERIALS, FOR_SOME_MOLECULES)  # settings of the task that data decide
 
 
 def cost(run: RunResults) -> Section:
@@ -102,9 +103,7 @@ def _is_decided(key: str, value: Any, run: RunConfig, preset: RunConfig, theirs:
         sized = any(row.model.get(name) == value for row in preset.sizes)
         return sized or (name in MEASURED and theirs.get(key, 0) is None)
     measured = name.partition(".")[0] == "sigma" and isinstance(theirs.get("task.sigma", usual), str)
-    return key == "sizes" or (
-        section == "task" and (measured or {**FOR_CRYSTALS, **FOR_MANY_MATERIALS}.get(name) == value)
-    )
+    return key == "sizes" or (section == "task" and (measured or any(chosen.get(name) == value for chosen in _BY_DATA)))
 
 
 def _flat(config: RunConfig) -> dict[str, Any]:

@@ -16,10 +16,11 @@ from denskit.evaluation.study.config import FRAMES, LR, StudyConfig, StudyRun, c
 from denskit.evaluation.study.running import MAY_CHANGE, StudyFolder
 from denskit.tasks import DeNSConfig, EnergyForcesConfig
 from denskit.training import checks
-from denskit.training.checks import COMPARE, MEASURED_RATE, SAMPLE, PlannedTraining, few_epochs_of, paying_epochs
+from denskit.training.checks import COMPARE, MEASURED_RATE, SAMPLE, PlannedTraining
 from denskit.training.cost import Cost
+from denskit.training.fitted_denoising import few_epochs_of, fit_dens_to_crystals, fit_sigma_to_data, paying_epochs
 from denskit.training.fitted_loss import fit_loss_to_energies
-from denskit.training.fitted_settings import fit_dens_to_crystals, fit_sigma_to_data, training_for
+from denskit.training.fitted_settings import training_for
 from denskit.training.loader import steps_per_epoch
 from denskit.training.schedule import Schedule
 from denskit.training.settings import TrainingConfig
