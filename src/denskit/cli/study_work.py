@@ -104,14 +104,14 @@ def train_and_report(
 
 
 def _warnings(study: StudyConfig, costs: Mapping[str, Cost], asked: bool) -> list[str]:
-    """What speaks against a gain by DeNS: the data, else the length of its trainings."""
+    """What speaks against the comparison, and against a gain by DeNS: the data, else the length of its trainings."""
     found = question.data_warnings(study)
     variants: dict[str, list[str]] = {}
     for variant, messages in found.items():
         for message in messages:
             variants.setdefault(message, []).append(variant)
     said = [f"warning: {', '.join(names)}: {message}" for message, names in variants.items()]
-    return [*said, *question.advice(study, costs, warned=found, asked=asked)]
+    return [*timing.unequal_batches(study, costs), *said, *question.advice(study, costs, warned=found, asked=asked)]
 
 
 def _saved(study: StudyConfig, folder: StudyFolder) -> str:

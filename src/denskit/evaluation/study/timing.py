@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from denskit.evaluation.study.config import FRAMES, StudyConfig, StudyRun, overrides, runs_of
@@ -26,6 +27,25 @@ def seconds_of(run: StudyRun, config: RunConfig, cost: Cost) -> float:
     total = cost.schedule(training, frames).total_steps
     left = 1 - min(int(row.get("step", 0)), total) / total
     return left * cost.training_seconds(training, frames) + cost.test * cost.structure
+
+
+def unequal_batches(study: StudyConfig, costs: Mapping[str, Cost]) -> list[str]:
+    """A note where variants train for as many steps of batches of different size, which their presets chose."""
+    found: dict[str, dict[str, int]] = {}
+    for run in runs_of(study):
+        if run.seed != study.seeds[0] or run.cell not in costs or "training.batch_size" in run.settings:
+            continue
+        training = training_for(run.config(), run.point.get(FRAMES, costs[run.cell].train))
+        if training.max_steps is not None:
+            found.setdefault(f"{run.point}, {training.max_steps}", {})[run.variant] = training.batch_size
+    unequal = next((sizes for sizes in found.values() if len({*sizes.values()}) > 1), None)
+    if unequal is None:
+        return []
+    listed = ", ".join(f"{variant} {size}" for variant, size in unequal.items())
+    return [
+        f"note: as many steps with batches of different size ({listed}), so the variants see more or fewer structures; "
+        f"training.batch_size={max(unequal.values())} for all makes them equal"
+    ]
 
 
 def abreast(study: StudyConfig, processes: int) -> int:
