@@ -444,3 +444,26 @@ def test_a_shift_fitted_to_one_composition_warns_of_others_once() -> None:
         ):
             assert "compositions" not in other.to_dict()
             other.check(collate([_system("H2O"), _system("H4O2")], torch.float64)[0])
+
+
+def test_charges_that_were_not_trained_on_are_told_once(systems: dict[str, System]) -> None:
+    """A model of anions knows theirs; files of models of neutral structures do not name a charge."""
+    neutral = replace(systems["water"], energy=-1.0)
+    anion = replace(neutral, electrons=(("total_charge", -1.0), ("spin", 1.0)))
+    fitted = {}
+    for name, frames in {"neutral": [neutral], "anions": [anion], "both": [anion, neutral]}.items():
+        fitted[name], _ = fit_scaling(frames, references="fit", scale="energy_std", gradient_forces=True)
+    assert "charges" not in fitted["neutral"].to_dict() and fitted["both"].to_dict()["charges"] == [-1.0, 0.0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fitted["neutral"].check_structure(neutral)
+        again = Scaling.from_dict(fitted["anions"].to_dict())
+        for scaling in (again, fitted["both"]):
+            scaling.check_structure(anion)
+    with pytest.warns(UserWarning, match=r"ions.xyz, frame 3, has a total charge of -1, which no model sees"):
+        fitted["neutral"].check_structure(anion, "ions.xyz, frame 3,")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fitted["neutral"].check_structure(anion, "ions.xyz, frame 4,")
+    with pytest.warns(UserWarning, match="a total charge of 0, .*whose total charge is -1"):
+        again.check_structure(neutral)

@@ -32,7 +32,7 @@ class Morse:
         self.stress = stress
         self.calls: list[int] = []  # atoms of every evaluated batch
 
-    def check_elements(self, system: System) -> None:
+    def check_structure(self, system: System) -> None:
         if system.atomic_numbers.max() > 80:
             raise ValueError(f"{ase.data.chemical_symbols[system.atomic_numbers.max()]} is not known")
 

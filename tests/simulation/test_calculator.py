@@ -259,6 +259,18 @@ def test_errors_say_what_is_wrong(tmp_path: Path) -> None:
             exploded.get_forces()
 
 
+def test_a_charge_that_was_not_trained_on_is_told_once() -> None:
+    ion = molecule("H2O")
+    ion.info["charge"] = 1
+    ion.calc = DenskitCalculator(trained())
+    with pytest.warns(UserWarning, match="the structure has a total charge of 1, which no model sees"):
+        ion.get_potential_energy()
+    ion.calc.reset()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ion.get_potential_energy()
+
+
 def test_calls_keep_nothing() -> None:
     """As many tensors are alive after many calls as after a few; the neighbour list is made anew now and then."""
     water, rng = molecule("H2O"), np.random.default_rng(0)

@@ -208,6 +208,11 @@ def electrons_in(fields: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
     return tuple((name, float(value)) for name, value in found if np.isfinite(value))
 
 
+def total_charge(system: System) -> float:
+    """Total charge of a structure by the fields of its file, e; 0 where none says."""
+    return next((value for name, value in system.electrons if name.endswith("charge")), 0.0)
+
+
 def full_stress(values: Any) -> np.ndarray:
     """A stress [3, 3] from nine numbers, or from the six xx, yy, zz, yz, xz, xy."""
     found = np.asarray(values, dtype=np.float64)

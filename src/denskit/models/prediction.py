@@ -37,7 +37,7 @@ def batches(
     parameter, cost, done = next(force_field.parameters()), "", 0
     for systems in groups((source[index] for index in range(first, len(source), step)), size, len):
         for system in systems:
-            force_field.scaling.check_elements(system.atomic_numbers, f"{source.name}, frame {system.index},")
+            force_field.scaling.check_structure(system, f"{source.name}, frame {system.index},")
             if not cost and (cost := crowding(system, force_field.config.cutoff)):
                 warn(f"{source.name}, frame {system.index}: {cost}")
         batch, targets = collate(systems, parameter.dtype)

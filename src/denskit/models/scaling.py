@@ -19,7 +19,7 @@ from ase.data import atomic_numbers, chemical_symbols
 from torch import Tensor, nn
 
 from denskit.batch import MAX_ATOMIC_NUMBER, Batch, System, Targets
-from denskit.data.base import spaced
+from denskit.data.base import spaced, total_charge
 from denskit.data.config import References
 from denskit.models.composition_span import Composition, checked, counts_of, formula, formulas, independent, inside
 from denskit.models.reference_fit import fit_references
@@ -36,7 +36,8 @@ class Scaling(nn.Module):
     ``references``: {element symbol: eV}; ``energy_shift``: eV per structure; ``energy_scale``: eV; ``force_scale``:
     eV/Å; ``stress_scale``: eV/Å^3, default the energy scale; ``elements``: the atomic numbers of the training data;
     ``compositions``: {symbol: atoms} of each; where there are any, references are known to be right for combinations of
-    these alone, and with a shift one composition for itself alone.  ``binding``: {symbol: eV}, energies of
+    these alone, and with a shift one composition for itself alone.  ``charges``: total charges (e) of the training
+    structures, which no model sees.  ``binding``: {symbol: eV}, energies of
     isolated atoms above the references (:mod:`denskit.nn.separation`), for a scaling without a shift.
     """
 
@@ -57,12 +58,14 @@ class Scaling(nn.Module):
         force_scale: float = 1.0,
         stress_scale: float | None = None,
         compositions: Sequence[Composition] = (),
+        charges: Iterable[float] = (0.0,),
         binding: Mapping[str, float] | None = None,
     ) -> None:
         super().__init__()
         self.elements = sorted(set(elements))
         self.compositions = checked(compositions)
-        self._has_warned = False
+        self.charges = sorted(set(map(float, charges)))
+        self._has_warned = self._has_told_charge = False
         table = torch.zeros(MAX_ATOMIC_NUMBER + 1, dtype=torch.float64)
         for symbol, energy in (references or {}).items():
             table[atomic_numbers[symbol]] = energy
@@ -173,6 +176,19 @@ class Scaling(nn.Module):
                 f"knows {known}). Train with data that have this element"
             )
 
+    def check_structure(self, system: System, name: str = "the structure") -> None:
+        """Raise ValueError for unknown elements; warn, once, of a total charge that no training structure had."""
+        self.check_elements(system.atomic_numbers, name)
+        charge = total_charge(system)
+        if charge in self.charges or self._has_told_charge:
+            return
+        self._has_told_charge = True
+        known = ", ".join(f"{one:g}" for one in self.charges)
+        warn(
+            f"{name} has a total charge of {charge:g}, which no model sees: energies and forces will be those of "
+            f"structures like the training's, whose total charge is {known}. Others are not named"
+        )
+
     def check(self, batch: Batch) -> None:
         """Raise ValueError for unknown elements in a batch; warn, once, of energies that are known to be wrong."""
         self.check_elements(batch.atomic_numbers.cpu())
@@ -216,6 +232,7 @@ class Scaling(nn.Module):
                 for name in ("energy_shift", "energy_scale", "force_scale", "stress_scale")
             },
             **({"compositions": self.compositions} if self.compositions else {}),
+            **({"charges": self.charges} if self.charges != [0.0] else {}),
             **({"binding": self.binding_energies} if self.binding_energies else {}),
         }
 
@@ -287,6 +304,7 @@ def fit_scaling(
         energy_scale=energy_scale,
         force_scale=force_scale,
         compositions=compositions,
+        charges=data.charges or (0.0,),
     )
     if data.atoms and (isolated or data.starts_from_atoms):
         messages.append(scaling.take_isolated(data.atoms))
@@ -324,8 +342,8 @@ class Statistics:
 
     ``elements`` [K] are atomic numbers.  Of the structures with an energy: ``counts`` [B, K] atoms of each element,
     ``energies`` [B] in eV, ``isolated`` [B] single atoms without near images, ``places`` [B] in the source.
-    ``force_rms`` in eV/Å is over free atoms, 0 without labels.  ``atoms``: the lowest energy of an isolated atom of
-    each element, of these structures and of those given, {symbol: eV}.
+    ``force_rms`` in eV/Å is over free atoms, 0 without labels.  ``charges``: total ones, e.  ``atoms``: the lowest
+    energy of an isolated atom of each element, of these structures and of those given, {symbol: eV}.
     """
 
     def __init__(self, source: Iterable[System], atoms: Mapping[str, float] | None = None) -> None:
@@ -335,9 +353,11 @@ class Statistics:
         seen = np.zeros(MAX_ATOMIC_NUMBER + 1, dtype=bool)
         square = count = 0.0
         places: list[int] = []
+        self.charges = set[float]()
         for place, system in enumerate(source):
             composition = np.bincount(system.atomic_numbers, minlength=MAX_ATOMIC_NUMBER + 1)
             seen |= composition > 0
+            self.charges.add(total_charge(system))
             if system.energy is not None:
                 places.append(place)
                 energies.append(system.energy)

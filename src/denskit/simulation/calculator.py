@@ -18,7 +18,7 @@ from denskit.models.model_file import Model
 from denskit.runtime.dtypes import DType
 from denskit.runtime.warning import warn
 from denskit.simulation.potential import DIRECT, Evaluation, Potential, crowding_for
-from denskit.simulation.structures import batch_of
+from denskit.simulation.structures import batch_of, system_of
 
 MAGNETIC = ("initial_charges", "initial_magmoms")  # a force field sees neither
 _OF_ASE = ("restart", "label", "atoms", "directory")
@@ -111,6 +111,7 @@ class DenskitCalculator(Calculator):
             self._kept.set_constraint()  # ASE applies constraints itself
             if cost := crowding_for(self._potential, self._kept):
                 warn(cost)
+            self._potential.check_structure(system_of(self._kept))
             self._batch = batch_of([self._kept], self._potential.device)
         assert self._batch is not None
         positions = torch.from_numpy(atoms.positions.copy()).to(self._potential.device)

@@ -59,8 +59,8 @@ class EnergyAndForces(Protocol):
         """The systems [B] that cannot be evaluated."""
         ...
 
-    def check_elements(self, system: System) -> None:
-        """Raise ValueError for an unknown element."""
+    def check_structure(self, system: System) -> None:
+        """Raise ValueError for an unknown element; warn of what the potential does not see."""
         ...
 
 
@@ -165,10 +165,10 @@ class Potential:
                 return unusable(batch, self.cutoff + self.skin)
             return candidates.broken(candidates.squared_distances(batch.positions))
 
-    def check_elements(self, system: System) -> None:
-        """Raise ValueError naming the elements of a structure that a model does not know."""
+    def check_structure(self, system: System) -> None:
+        """Raise ValueError naming the elements of a structure that a model does not know; warn, once, of its charge."""
         for model in self.models:
-            model.scaling.check_elements(system.atomic_numbers)
+            model.scaling.check_structure(system)
 
     def forget(self) -> None:
         """Search for neighbours at the next call."""

@@ -13,7 +13,7 @@ from ase.data import atomic_masses
 from torch import Tensor
 
 from denskit.batch import Batch, System
-from denskit.data.base import collate
+from denskit.data.base import collate, electrons_in
 from denskit.data.writing import plain
 from denskit.runtime.progress import counted
 
@@ -64,6 +64,7 @@ def system_of(atoms: ase.Atoms, place: int = 0) -> System:
         fixed=wholly_fixed(atoms, place),
         tags=atoms.get_tags().astype(np.int64),
         index=place,
+        electrons=electrons_in(atoms.info),
     )
 
 

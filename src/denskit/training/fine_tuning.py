@@ -93,6 +93,7 @@ def fine_tuned(
     if not isinstance(training.scale, FixedScale):
         messages += constants.share_shift(references, known, new, config.model)
     messages += constants.correct(references, found.elements, new, training.scale)
+    scaling.charges = sorted({*scaling.charges, *found.charges})
     scaling.compositions = _compositions(trained.scaling, scaling, found, references)
     if float(scaling.energy_shift):
         scaling.set_binding({})

@@ -96,7 +96,7 @@ def measure_into(
                 given, own = source[index], masses[index]
                 for told in _looked_at(potential, given):
                     say(f"crystal {index}: {told}")
-                potential.check_elements(given)
+                potential.check_structure(given)
                 crystal = relaxed_crystal(potential, given, settings)
                 for part in _moduli(potential, crystal, settings) if moduli else [_cell(crystal)]:
                     found |= part

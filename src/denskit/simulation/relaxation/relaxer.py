@@ -145,7 +145,7 @@ class Relaxer:
             message = f"{found}: it has no volume, so its cell cannot relax; relax it without cell"
             return refused(index, system, "refused", message)
         try:
-            self.potential.check_elements(system)
+            self.potential.check_structure(system)
         except ValueError as error:
             return refused(index, system, "unknown_element", str(error))
         return Running.begin(system, index, self.settings.optimizer, with_cell=with_cell)
