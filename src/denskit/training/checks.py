@@ -153,7 +153,7 @@ def denoising_pays(planned: PlannedTraining) -> str | None:
     paying = paying_epochs(config.training.batch_size)
     if not paying <= planned.epochs < MANY_EPOCHS or (_force_rms(planned) < RELAXED).any():
         return None
-    small = "; on 50 of ethanol in batches of 4 by 5.5 % [-1.6, 12.6]" * (config.training.batch_size <= SMALL_BATCH)
+    small = "; on 50 of ethanol in batches of 4 by 10 % [8, 12]" * (config.training.batch_size <= SMALL_BATCH)
     return (
         f"{planned.epochs:,.0f} epochs of {size} structures: at such lengths task=dens training.lr=1e-3 lowered the "
         "force error in 16 of 18 pairs of trainings (25 to 200 structures of ethanol, 50 of aspirin and of 3BPA, "
