@@ -144,8 +144,11 @@ def new_file(path: str | Path, *, inputs: Iterable[str | Path] = (), force: bool
 def new_frames_file(path: str | Path, *, inputs: Iterable[str | Path] = (), force: bool | None = None) -> Path:
     """As :func:`new_file`, of structures, which are written as extxyz.  Raises ValueError for another ending, too."""
     path = Path(path)
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; name a file in it, such as {path / 'structures.extxyz'}")
     if path.suffix not in (".xyz", ".extxyz"):
-        raise ValueError(f"{path}: structures are written as extxyz; name the file .extxyz or .xyz")
+        other = f"; `ase convert FILE.extxyz {path.name}` writes other formats of ASE" if path.suffix else ""
+        raise ValueError(f"{path}: structures are written as extxyz; name the file .extxyz or .xyz{other}")
     return new_file(path, inputs=inputs, force=force)
 
 

@@ -186,6 +186,23 @@ def test_isolated_atoms_give_references_and_are_not_trained_on(tmp_path: Path) -
     )
 
 
+def test_isolated_atoms_judge_no_training(tmp_path: Path) -> None:
+    """Also of elements that no structure to train on has; a file of nothing else stays."""
+    atoms = [ase.Atoms(symbol) for symbol in ("H", "N")]
+    for one in atoms:
+        one.calc = SinglePointCalculator(one, energy=-500.0, forces=np.zeros((1, 3)))
+    train, judged = _write(tmp_path / "train.extxyz", _frames(20)), [*_frames(4), *atoms]
+    valid, test = _write(tmp_path / "valid.extxyz", judged), _write(tmp_path / "test.extxyz", judged[1:])
+    loaded = load_data(DataConfig(train=train, valid=valid, test=test), seed=0)
+    assert loaded.valid is not None and len(loaded.valid) == 4
+    assert f"{valid}: isolated atoms are not judged: frames 4, 5 (counted from 0)" in loaded.messages
+    with pytest.warns(UserWarning, match="test.extxyz: isolated atoms are not judged: frames 3, 4"):
+        assert loaded.test is not None and len(loaded.test) == 3
+    alone = _write(tmp_path / "alone.extxyz", atoms)
+    loaded = load_data(DataConfig(train=train, valid=alone), seed=0)
+    assert loaded.valid is not None and len(loaded.valid) == 2
+
+
 def test_isolated_atoms_are_trained_on_where_not_every_element_has_one(tmp_path: Path) -> None:
     xenon, hydrogen = ase.Atoms("Xe"), ase.Atoms("H")
     for one in (xenon, hydrogen):

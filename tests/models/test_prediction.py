@@ -52,3 +52,14 @@ def test_unknown_elements_are_named_before_the_work(systems: dict[str, System]) 
     with pytest.raises(ValueError, match=words):
         list(prediction.predict_each(force_field, source, 1, lambda done, text, total: reported.append(done)))
     assert not reported
+
+
+def test_predictions_far_from_the_origin_are_as_good(systems: dict[str, System]) -> None:
+    """In float32, where positions of 100,000 Å are a hundredth of an Å apart."""
+    force_field = build("envelope", torch.float32)
+    for near in (systems["ethanol"], systems["copper"]):
+        far = replace(near, positions=near.positions + 1e5)
+        source = StructureArrays.from_systems([near, far], name="file")
+        (_, here), (_, there) = prediction.predict_each(force_field, source, 2)
+        assert there["energy"] == pytest.approx(here["energy"], abs=1e-4)
+        np.testing.assert_allclose(there["forces"], here["forces"], atol=1e-4 * np.abs(here["forces"]).max())

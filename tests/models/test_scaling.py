@@ -447,23 +447,33 @@ def test_a_shift_fitted_to_one_composition_warns_of_others_once() -> None:
 
 
 def test_charges_that_were_not_trained_on_are_told_once(systems: dict[str, System]) -> None:
-    """A model of anions knows theirs; files of models of neutral structures do not name a charge."""
+    """A model of anions knows theirs; files of earlier versions do not say."""
     neutral = replace(systems["water"], energy=-1.0)
     anion = replace(neutral, electrons=(("total_charge", -1.0), ("spin", 1.0)))
     fitted = {}
     for name, frames in {"neutral": [neutral], "anions": [anion], "both": [anion, neutral]}.items():
         fitted[name], _ = fit_scaling(frames, references="fit", scale="energy_std", gradient_forces=True)
-    assert "charges" not in fitted["neutral"].to_dict() and fitted["both"].to_dict()["charges"] == [-1.0, 0.0]
+    assert fitted["neutral"].to_dict()["charges"] == [0.0] and fitted["both"].to_dict()["charges"] == [-1.0, 0.0]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         fitted["neutral"].check_structure(neutral)
         again = Scaling.from_dict(fitted["anions"].to_dict())
-        for scaling in (again, fitted["both"]):
+        for scaling in (again, fitted["both"], Scaling(elements=[1, 8])):  # the last is of a file that does not say
             scaling.check_structure(anion)
-    with pytest.warns(UserWarning, match=r"ions.xyz, frame 3, has a total charge of -1, which no model sees"):
+    with pytest.warns(UserWarning, match=r"ions.xyz, frame 3, has a total charge of -1, and no model sees one"):
         fitted["neutral"].check_structure(anion, "ions.xyz, frame 3,")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         fitted["neutral"].check_structure(anion, "ions.xyz, frame 4,")
-    with pytest.warns(UserWarning, match="a total charge of 0, .*whose total charge is -1"):
+    with pytest.warns(UserWarning, match="has no total charge, .*whose total charge is -1"):
         again.check_structure(neutral)
+
+
+def test_given_references_far_from_the_energies_are_warned_of() -> None:
+    """Of another unit or method: no bond explains them."""
+    frames = [_system("H2O", seed=seed) for seed in range(3)]
+    for factor, warned in ((1.0, False), (23.06, True)):
+        given = {symbol: energy * factor + 1.0 for symbol, energy in TRUE.items()}
+        _, messages = fit_scaling(frames, references=given, scale="energy_std", gradient_forces=True)
+        (said,) = (line for line in messages if "the mean residual per atom of the given ones" in line)
+        assert said.startswith("warning: ") == said.endswith("of another method or pseudopotential") == warned

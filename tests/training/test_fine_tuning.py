@@ -18,6 +18,7 @@ from denskit.data import DataConfig, LoadedData, load_data
 from denskit.data.config import References, SplitConfig
 from denskit.evaluation.evaluate import evaluate
 from denskit.models.base import ForceField
+from denskit.models.composition_span import counts_of
 from denskit.models.model_file import load_model, read_header, save_model
 from denskit.models.prediction import batches
 from denskit.models.scaling import Scaling, Statistics
@@ -220,20 +221,21 @@ def test_the_composition_is_that_of_all_structures_of_the_constant(
 
 
 @pytest.mark.parametrize(
-    ("references", "wanted"),
-    [("trained", ["ethanol", "acetamide"]), ("fit", ["acetamide"]), ({"H": -13.6, "C": -1030.0, "O": -2040.0}, [])],
-)
+    ("references", "away", "wanted"),
+    [("trained", 0.0, ["ethanol", "acetamide"]), ("fit", 0.0, ["ethanol", "acetamide"]), ("fit", 5.0, ["acetamide"]),
+     ({"H": -13.6, "C": -1030.0, "O": -2040.0}, 0.0, [])],
+)  # fmt: skip
 def test_references_stay_right_for_combinations_of_earlier_and_new_structures(
-    tiny: Tiny, trained: Path, references: References, wanted: list[str]
+    tiny: Tiny, trained: Path, references: References, away: float, wanted: list[str]
 ) -> None:
-    """They were fitted to ethanol: as they are they stay right for it, corrected for the new structures alone."""
+    """They were fitted to ethanol: unmoved they stay right for it, corrected for the new structures alone."""
     own = {"ethanol": {"H": 6, "C": 2, "O": 1}, "acetamide": {"H": 5, "C": 2, "O": 2}}
     before = load_model(trained / "model.safetensors")
     assert before.scaling.compositions == [own["ethanol"]]
     frames = _frames("acetamide").systems  # with O for N, which the model does not know
     known = [replace(x, atomic_numbers=np.where(x.atomic_numbers == 7, 8, x.atomic_numbers)) for x in frames]
     predicted = _predict(before, Slabs(known))[0]
-    known = [replace(x, energy=float(energy)) for x, energy in zip(known, predicted, strict=True)]
+    known = [replace(x, energy=float(energy) + away) for x, energy in zip(known, predicted, strict=True)]
     config = tiny(f"training.init_from={trained}")
     scaling = _start(config, replace(load_data(config.data, 0), train=Slabs(known), references=references))
     found = scaling.force_field.scaling.compositions
@@ -246,7 +248,7 @@ def test_references_fitted_again_to_one_composition_are_right_for_it_alone(refer
     elements = [1, 6, 8]
     trained = Scaling(elements=elements, references={"H": -13.0, "C": -1000.0, "O": -2000.0})
     found = Statistics(Slabs(_frames("ethanol").systems))
-    assert len(_compositions(trained, trained, found, references)) == named  # type: ignore[arg-type]
+    assert len(_compositions(trained, trained, found, references, counts_of([]))) == named  # type: ignore[arg-type]
 
 
 def test_asked_for_references_are_corrected_by_what_predictions_leave(tiny: Tiny, trained: Path) -> None:
@@ -271,7 +273,7 @@ def test_asked_for_references_are_corrected_by_what_predictions_leave(tiny: Tiny
     [
         ("mean", "energies of earlier structures move by -"),
         ("none", " eV an atom"),
-        ("{H: -16.0, C: -50.0, N: -70.0, O: -110.0}", "the mean residual per atom, added to each"),
+        ("{H: -16.0, C: -50.0, N: -70.0, O: -110.0}", "the mean residual per atom of the given ones, added"),
     ],
 )
 def test_other_references_are_obeyed_and_said(tiny: Tiny, trained: Path, references: str, said: str) -> None:

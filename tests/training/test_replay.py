@@ -10,15 +10,18 @@ import ase
 import ase.io
 import numpy as np
 import pytest
+import torch
 from ase.build import molecule
 from ase.calculators.singlepoint import SinglePointCalculator
 
 from denskit.evaluation.evaluate import evaluate
+from denskit.models.model_file import load_model
 from denskit.simulation.calculator import DenskitCalculator
 from denskit.training.load_config import load_config
 from denskit.training.loader import Mixture
 from denskit.training.replay import old_structures
 from denskit.training.run import train
+from denskit.training.run_folder import model_file
 
 from trained import TRAINED
 
@@ -81,7 +84,18 @@ def test_old_structures_are_remembered(tmp_path: Path, files: tuple[Path, Path])
     judged = [float(row["replay_forces_mae_meV_per_A"]) for row in rows if row["replay_forces_mae_meV_per_A"]]
     assert len(judged) == 2
     assert float(rows[-1]["replay_energy_mae_meV"]) < 1000, "energies of old structures moved with the references"
-    assert "replay: 16 of 36 old structures in each epoch" in (faithful / "train.log").read_text()
+    log = (faithful / "train.log").read_text()
+    assert "replay: 16 of 36 old structures in each epoch" in log
+    assert "references that the new compositions leave free are those with which energies of CH4 stay" in log
+    old_model, now, alone = (load_model(model_file(one)).scaling.references for one in (TRAINED, faithful, forgetful))
+    methane = torch.zeros(119, dtype=torch.float64)
+    methane[[1, 6]] = torch.tensor([4.0, 1.0], dtype=torch.float64)
+    assert float(methane @ (now - old_model)) == pytest.approx(0, abs=1e-6)
+    assert abs(float(methane @ (alone - old_model))) > 1
+    water = torch.zeros(119, dtype=torch.float64)
+    water[[1, 8]] = torch.tensor([2.0, 1.0], dtype=torch.float64)
+    assert float(water @ (now - alone)) == pytest.approx(0, abs=1e-6), "the fit to the new structures is as good"
+    assert len(load_model(model_file(faithful)).scaling.compositions) == 2, "both are known to be right"
 
 
 @pytest.mark.parametrize(

@@ -222,8 +222,9 @@ def full_stress(values: Any) -> np.ndarray:
 def collate(systems: Sequence[System], dtype: torch.dtype = torch.float32) -> tuple[Batch, Targets]:
     """Concatenate B structures into one batch without edges, and their labels.
 
-    Positions, cells, forces and stresses are in ``dtype``, energies always in float64.  A label that is absent is 0
-    with its mask False.  Raises ValueError for an empty sequence.
+    Positions, cells, forces and stresses are in ``dtype``, energies always in float64.  In float32 positions are
+    relative to the first atom of their structure: far from the origin rounding would move atoms against each other.
+    A label that is absent is 0 with its mask False.  Raises ValueError for an empty sequence.
     """
     if not systems:
         raise ValueError("a batch needs at least one structure; the sequence of structures is empty")
@@ -235,8 +236,10 @@ def collate(systems: Sequence[System], dtype: torch.dtype = torch.float32) -> tu
     def rows(name: str) -> Tensor:
         return torch.from_numpy(np.stack([getattr(system, name) for system in systems]))
 
+    exact = dtype == torch.float64
+    positions = [system.positions if exact else system.positions - system.positions[:1] for system in systems]
     batch = Batch(
-        positions=atoms("positions").to(dtype),
+        positions=torch.from_numpy(np.concatenate(positions)).to(dtype),
         atomic_numbers=atoms("atomic_numbers"),
         cell=rows("cell").to(dtype),
         pbc=rows("pbc"),

@@ -111,6 +111,8 @@ def load_files(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED
     if config.valid is not None:
         valid, said = read_files(config.valid, config, required)
         valid, left_out = without_filtered(valid, config.filter, like=source)
+        valid, unjudged = _without_isolated(valid)
+        left_out += unjudged
         train = source if len(pool) == len(source) else Subset(source, pool, source.name)
         counts = f"{counted(len(pool), 'training frame')} of {source.name}"
         counts += f", {counted(len(valid), 'validation frame')} of {valid.name}"
@@ -156,10 +158,25 @@ def _read_parts(config: DataConfig, required: Sequence[str]) -> tuple[Source, li
 
 def _test_file(file: str, config: DataConfig, required: Sequence[str], train: Source) -> Source:
     """The test structures of a file of their own; warns of those that are trained on."""
-    test = read_files(file, config, required)[0]
-    for text in repeated(train, [test]):
+    test, left_out = _without_isolated(read_files(file, config, required)[0])
+    for text in left_out + repeated(train, [test]):
         warn(text)
     return test
+
+
+def _without_isolated(source: Source) -> tuple[Source, list[str]]:
+    """A file that judges a training without isolated atoms, whose energies are no matter of accuracy; and a message.
+
+    They belong into the file to train on; here they outweigh all other energies.  A file of nothing else stays.
+    """
+    if not source.in_memory or source.sizes is None:
+        return source, []
+    single = np.flatnonzero(np.asarray(source.sizes) == 1).tolist()
+    places = [place for place in single if source[place].is_isolated]
+    if not 0 < len(places) < len(source):
+        return source, []
+    others = Subset(source, np.setdiff1d(np.arange(len(source)), places), source.name)
+    return others, [f"{source.name}: isolated atoms are not judged: {numbered_in(source, places)}"]
 
 
 def warnings_of_test(config: DataConfig, data: LoadedData) -> list[str]:

@@ -63,7 +63,8 @@ def box_of(positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray, cutoff: flo
     if largest > LARGEST * cutoff:
         raise ValueError(
             f"{name}: its atoms have flown apart, or its cell is huge: {largest:.4g} Å where {LARGEST * cutoff:.4g} Å "
-            f"({LARGEST:.0f} times the radius of the search) are the limit. Check positions, cell and their unit."
+            f"({LARGEST:.0f} times the radius of the search) are the limit. Check positions, cell and their unit; a "
+            "molecule alone needs no periodicity (pbc=False)."
         )
     inverse = np.linalg.inv(box)
     scaled, moved = positions @ inverse, None

@@ -27,6 +27,7 @@ from denskit.runtime.warning import warn
 
 Scale = Literal["energy_std", "force_rms"]
 BINDING = (-1.0, 15.0)  # eV an atom: energies of isolated atoms above those of bound ones; 9 in tungsten
+UNBOUND = 20.0  # eV an atom between energies and given references: atoms are bound by at most 9
 _REFUSED = "warning: the model does not take the energies of isolated atoms"
 
 
@@ -37,7 +38,7 @@ class Scaling(nn.Module):
     eV/Å; ``stress_scale``: eV/Å^3, default the energy scale; ``elements``: the atomic numbers of the training data;
     ``compositions``: {symbol: atoms} of each; where there are any, references are known to be right for combinations of
     these alone, and with a shift one composition for itself alone.  ``charges``: total charges (e) of the training
-    structures, which no model sees.  ``binding``: {symbol: eV}, energies of
+    structures, which no model sees; empty: unknown.  ``binding``: {symbol: eV}, energies of
     isolated atoms above the references (:mod:`denskit.nn.separation`), for a scaling without a shift.
     """
 
@@ -58,7 +59,7 @@ class Scaling(nn.Module):
         force_scale: float = 1.0,
         stress_scale: float | None = None,
         compositions: Sequence[Composition] = (),
-        charges: Iterable[float] = (0.0,),
+        charges: Iterable[float] = (),
         binding: Mapping[str, float] | None = None,
     ) -> None:
         super().__init__()
@@ -180,13 +181,14 @@ class Scaling(nn.Module):
         """Raise ValueError for unknown elements; warn, once, of a total charge that no training structure had."""
         self.check_elements(system.atomic_numbers, name)
         charge = total_charge(system)
-        if charge in self.charges or self._has_told_charge:
+        if not self.charges or charge in self.charges or self._has_told_charge:
             return
         self._has_told_charge = True
         known = ", ".join(f"{one:g}" for one in self.charges)
         warn(
-            f"{name} has a total charge of {charge:g}, which no model sees: energies and forces will be those of "
-            f"structures like the training's, whose total charge is {known}. Others are not named"
+            f"{name} has {f'a total charge of {charge:g}' if charge else 'no total charge'}, and no model sees one: "
+            f"energies and forces will be those of structures like the training's, whose total charge is {known}. "
+            "Others are not named"
         )
 
     def check(self, batch: Batch) -> None:
@@ -232,7 +234,7 @@ class Scaling(nn.Module):
                 for name in ("energy_shift", "energy_scale", "force_scale", "stress_scale")
             },
             **({"compositions": self.compositions} if self.compositions else {}),
-            **({"charges": self.charges} if self.charges != [0.0] else {}),
+            **({"charges": self.charges} if self.charges else {}),
             **({"binding": self.binding_energies} if self.binding_energies else {}),
         }
 
@@ -304,7 +306,7 @@ def fit_scaling(
         energy_scale=energy_scale,
         force_scale=force_scale,
         compositions=compositions,
-        charges=data.charges or (0.0,),
+        charges=data.charges,
     )
     if data.atoms and (isolated or data.starts_from_atoms):
         messages.append(scaling.take_isolated(data.atoms))
@@ -319,6 +321,14 @@ def describe(scaling: Scaling, origin: str) -> str:
         f"references ({origin}): {table}; shift {values['energy_shift']:.4f} eV a structure; scale of energies "
         f"{values['energy_scale']:.6g} eV, of forces {values['force_scale']:.6g} eV/Å"
     )
+
+
+def mean_of_given(mean: float) -> str:
+    """Message: given references miss the energies by ``mean`` (eV an atom), which is added to each."""
+    said = f"references: {mean:.4f} eV, the mean residual per atom of the given ones, added to each"
+    if abs(mean) <= UNBOUND:
+        return said
+    return f"warning: {said}. No bond is as strong: they are in another unit, or of another method or pseudopotential"
 
 
 def no_binding(energies: Mapping[str, float]) -> str:
@@ -438,7 +448,7 @@ class Statistics:
     def centred(self, table: dict[str, float], residuals: np.ndarray, messages: list[str]) -> dict[str, float]:
         """References plus the mean residual per atom."""
         mean = float((residuals / self.counts.sum(axis=1)).mean())
-        messages.append(f"references: {mean:.4f} eV, the mean residual per atom of the given ones, added to each")
+        messages.append(mean_of_given(mean))
         return {symbol: energy + mean for symbol, energy in table.items()}
 
     def warn_of_extensive(self, residuals: np.ndarray) -> list[str]:

@@ -15,23 +15,25 @@ from typing import Any
 import numpy as np
 import torch
 from ase.data import atomic_numbers, chemical_symbols
+from scipy.linalg import null_space
 from torch import Tensor
 
 from denskit.batch import MAX_ATOMIC_NUMBER, System
 from denskit.data import LoadedData
-from denskit.data.base import Source, Subset, spaced
+from denskit.data.base import Source, Subset, evenly, spaced
 from denskit.data.config import References
 from denskit.models import build_force_field
 from denskit.models.base import ForceField
-from denskit.models.composition_span import Composition, counts_of, independent
+from denskit.models.composition_span import Composition, counts_of, formula, independent
 from denskit.models.config import ModelConfig
 from denskit.models.model_file import load_model
 from denskit.models.prediction import batches
 from denskit.models.reference_fit import fit_references
-from denskit.models.scaling import Scaling, Statistics, describe, listed, rows_to_fit
+from denskit.models.scaling import Scaling, Statistics, describe, listed, mean_of_given, rows_to_fit
 from denskit.runtime.memory import memory_named
 from denskit.settings import ON_FINE_TUNING, marked
 from denskit.training.parts import freeze
+from denskit.training.replay import old_structures
 from denskit.training.run_folder import model_file
 from denskit.training.settings import FixedScale, RunConfig
 
@@ -40,6 +42,8 @@ FITTED = 300  # the same where references are fitted to the residuals
 HOLDERS = 20  # of each new element that are among them
 OFFSET = 0.1  # eV an atom between labels and predictions that is worth a warning
 ELSEWHERE = 2.0  # eV an atom: total energies of another kind, which no training of the weights can bridge
+_SAME_ENERGY = 1e-4  # eV of a structure
+_NAMED = 3  # compositions in a message
 _PERIODS = (0, 2, 10, 18, 36, 54, 86, 118)  # atomic numbers at which periods end
 
 
@@ -88,13 +92,19 @@ def fine_tuned(
         constants.predict(force_field, measured, FITTED, rare, config)
         messages.append(
             f"labels lie more than {ELSEWHERE:g} eV an atom from the model's energies, as total energies of another "
-            "kind do: the references of the elements are corrected, as with data.references=fit"
+            "kind do, or those of a composition for which its references are not right: the references of the elements "
+            "are corrected, as with data.references=fit"
         )
     if not isinstance(training.scale, FixedScale):
         messages += constants.share_shift(references, known, new, config.model)
     messages += constants.correct(references, found.elements, new, training.scale)
-    scaling.charges = sorted({*scaling.charges, *found.charges})
-    scaling.compositions = _compositions(trained.scaling, scaling, found, references)
+    earlier = counts_of(trained.scaling.compositions)
+    if references == "fit" and training.replay is not None:
+        replayed = _compositions_in(evenly(old_structures(config)[0], FITTED))
+        messages += constants.keep(replayed, trained.scaling)
+        earlier = np.concatenate([earlier, replayed])
+    scaling.charges = sorted({*scaling.charges, *found.charges}) if scaling.charges else []
+    scaling.compositions = _compositions(trained.scaling, scaling, found, references, earlier)
     if float(scaling.energy_shift):
         scaling.set_binding({})
     if found.atoms:
@@ -127,15 +137,33 @@ def _check_units(config: RunConfig, scaling: Scaling, origin: str) -> None:
         )
 
 
-def _compositions(trained: Scaling, scaling: Scaling, found: Statistics, references: References) -> list[Composition]:
-    """Compositions for whose combinations alone energies are known to be right; none: for all, or unknown."""
+def _compositions_in(structures: Iterable[System]) -> np.ndarray:
+    """Different compositions [C, 119] of structures, atoms by atomic number."""
+    counts = [np.bincount(system.atomic_numbers, minlength=MAX_ATOMIC_NUMBER + 1) for system in structures]
+    return np.unique(np.array(counts), axis=0)
+
+
+def _compositions(
+    trained: Scaling, scaling: Scaling, found: Statistics, references: References, earlier: np.ndarray
+) -> list[Composition]:
+    """Compositions for whose combinations alone energies are known to be right; none: for all, or unknown.
+
+    ``earlier`` [C, 119]: compositions for which the trained model's were.
+    """
     if float(scaling.energy_shift) and (references == "mean" or len(trained.compositions) < 2):
         one = [found.composition] if found.composition is not None else []
         return one if references == "mean" or one == trained.compositions else []
     if references == "none" or isinstance(references, dict) or (references != "fit" and not trained.compositions):
         return []
-    kept = [] if references == "fit" else trained.compositions  # a fit is right for the new structures alone
-    return independent(np.concatenate([counts_of(kept), found.fitted]), len(scaling.elements))
+    if references == "fit":  # it is right for the new structures, and where it moves no energy
+        moved = [_energy_of(scaling, row) - _energy_of(trained, row) for row in earlier]
+        earlier = earlier[np.abs(np.array(moved)) < _SAME_ENERGY]
+    return independent(np.concatenate([earlier, found.fitted]), len(scaling.elements))
+
+
+def _energy_of(scaling: Scaling, counts: np.ndarray) -> float:
+    """Energy (eV) of references and shift for atoms by atomic number [119]."""
+    return float(counts @ scaling.references.cpu().numpy()) + float(scaling.energy_shift)
 
 
 def _moved(before: Mapping[str, Any], after: Mapping[str, Any], origin: str) -> list[str]:
@@ -277,8 +305,24 @@ class _Constants:
         elif isinstance(references, dict):
             mean = float((self.left / self.counts.sum(axis=1))[self.typical].mean())
             self._add([atomic_numbers[symbol] for symbol in references], np.full(len(references), mean))
-            messages.append(f"references: {mean:.4f} eV, the mean residual per atom, added to each")
+            messages.append(mean_of_given(mean))
         return messages
+
+    def keep(self, counts: np.ndarray, trained: Scaling) -> list[str]:
+        """Of all references that are as right for the new structures take those that move no energy of replayed ones.
+
+        ``counts`` [C, 119]: compositions of these.  Where there are no such references nothing changes.
+        """
+        moved = np.array([_energy_of(self.scaling, row) - _energy_of(trained, row) for row in counts])
+        elements = np.flatnonzero(counts.any(axis=0))
+        free = null_space(np.unique(self.counts[:, elements], axis=0))  # [K, free], changes that no new energy sees
+        change = free @ np.linalg.lstsq(counts[:, elements] @ free, -moved, rcond=None)[0]
+        left = moved + counts[:, elements] @ change
+        if not np.abs(moved).max(initial=0.0) > _SAME_ENERGY or np.abs(left).max() > _SAME_ENERGY:
+            return []
+        self._add(elements.tolist(), change)
+        names = ", ".join(formula(row) for row in counts[:_NAMED]) + ", ..." * (len(counts) > _NAMED)
+        return [f"references that the new compositions leave free are those with which energies of {names} stay"]
 
     def _fit(self, name: str, rows: np.ndarray, elements: list[int]) -> list[str]:
         fit = fit_references(self.counts[rows][:, elements].astype(np.float64), self.left[rows])
