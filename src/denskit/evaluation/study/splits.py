@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from denskit.data import DataConfig, load_data
+from denskit.data import load_data
 from denskit.data.base import known_elements
 from denskit.data.splits import Splits, rare_first
 from denskit.evaluation.study.config import FRAMES, StudyConfig, StudyRun, file_name, runs_of
@@ -28,21 +28,13 @@ def split_settings(study: StudyConfig, run: StudyRun, folder: Path) -> dict[str,
     numbers = study.axes[FRAMES]
     if not all(isinstance(number, int) and number > 0 for number in numbers):
         raise ValueError(f"axes: {FRAMES}: {list(numbers)}; numbers of frames are wanted")
-    shared = _data_of(run) == _data_of(_of_the_reference(study, run))  # else it divides other data, or otherwise
+    reference = next(other for other in runs_of(study) if (other.point, other.seed) == (run.point, run.seed))
+    shared = run.config().data == reference.config().data  # else it divides other data, or otherwise
     path = folder / f"{run.name.removeprefix(file_name(run.variant)) if shared else run.name}.json"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         _nested(run, largest=max(numbers)).save(path)
     return {"data.split.file": str(path.resolve())}
-
-
-def _of_the_reference(study: StudyConfig, run: StudyRun) -> StudyRun:
-    """The run of the first variant at the same point and seed."""
-    return next(other for other in runs_of(study) if (other.point, other.seed) == (run.point, run.seed))
-
-
-def _data_of(run: StudyRun) -> DataConfig:
-    return run.config().data
 
 
 def _nested(run: StudyRun, *, largest: int) -> Splits:
