@@ -18,6 +18,8 @@ import ase.io
 import numpy as np
 
 from denskit.batch import System
+from denskit.data.extxyz_fields import header_fields
+from denskit.data.frames import exact_extxyz
 from denskit.data.writing import IDENTIFIERS, names_of, plain, relaxed_at
 from denskit.files import atomic_write, write_json, writing
 from denskit.reading.budget import naming
@@ -96,7 +98,7 @@ class RelaxationFolder(WorkFolder):
         """Append a frame to the trajectory of its structure."""
         results = {"energy": snapshot.energy, "forces": snapshot.forces}
         atoms = relaxed_at(plain(system), snapshot.positions, snapshot.cell, results)
-        atoms.info["moves"] = snapshot.moves
+        atoms.info = header_fields(atoms.info)[0] | {"moves": snapshot.moves}
         self.trajectories.mkdir(exist_ok=True)
         with writing(path := self.trajectory(snapshot.index)):
             ase.io.write(path, atoms, format="extxyz", append=True)
@@ -139,7 +141,9 @@ class RelaxationFolder(WorkFolder):
                 system = source[relaxed.index]
                 given = original(system)
                 fields[-1] = {name: given.info[name] for name in IDENTIFIERS if name in given.info}
-                ase.io.write(frames, relaxed.atoms(given), format="extxyz")
+                atoms = relaxed.atoms(given)
+                atoms.calc.of_model = False  # that is of frames in memory
+                frames.writelines(exact_extxyz([atoms]))
                 change = _volume_change(system, relaxed)
                 changed += relaxed.sound and abs(change or 0.0) > LARGE_CHANGE
                 rows[-1] |= {"formula": given.get_chemical_formula(), **_numbers(system, relaxed, change)}
