@@ -877,7 +877,7 @@ class TestWholeStudies:
         for act in (lambda: trial(study, run), lambda: train_and_judge(study, run, folder)):
             with pytest.raises(
                 ValueError,
-                match=r"sulphur.extxyz has S, which this model was not trained on .* out of tests",
+                match=r"sulphur.extxyz: S in 2 of 2 structures, frames 0, 1 .* out of tests",
             ):
                 act()
         assert not folder.run(run).exists()
