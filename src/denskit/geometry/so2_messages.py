@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from denskit.geometry.autocast import add_product, product_dtype, sum_dtype
+from denskit.geometry.operations import add_product, product_dtype, sum_dtype
 
 VALUES = {"cpu": 2**20, "cuda": 2**26}  # features per chunk: efficient products within the caches
 
