@@ -60,8 +60,6 @@ class MessageEdges:
 
 
 class _RotateAndConvolve(torch.autograd.Function):
-    """See :func:`rotate_and_convolve`."""
-
     @staticmethod
     def forward(
         ctx: Any,
@@ -197,8 +195,6 @@ def rotate_and_convolve(
 
 
 class _WeighAndSum(torch.autograd.Function):
-    """See :func:`weigh_and_sum`."""
-
     @staticmethod
     def forward(ctx: Any, edges: MessageEdges, values: Tensor, weights: Tensor) -> Tensor:
         ctx.edges = edges

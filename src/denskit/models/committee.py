@@ -55,7 +55,6 @@ def united(members: Sequence[ForceField], given: Sequence[object] = ()) -> list[
 
 
 def _same(one: ForceField, other: ForceField) -> bool:
-    """Whether two force fields compute the same."""
     here, there = one.state_dict(), other.state_dict()
     return (
         one.config == other.config
