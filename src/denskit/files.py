@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import errno
 import hashlib
 import json
 import os
 import socket
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,14 @@ def write_json(path: Path, value: Any, *, indent: int | None = 2) -> None:
     """Write a JSON file atomically."""
     with atomic_write(path) as temporary:
         temporary.write_text(json.dumps(value, indent=indent, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def write_rows(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write a CSV file atomically: the columns, then the rows.  Values that a row lacks are empty, others left out."""
+    with atomic_write(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, columns, extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 @contextmanager

@@ -143,9 +143,9 @@ def test_labels_are_those_of_the_calculator(tmp_path: Path, processes: int) -> N
     for frame, system in zip(frames, read, strict=True):
         expected = frame.copy()
         expected.calc = EMT()
-        assert system.energy == pytest.approx(expected.get_potential_energy(), abs=1e-6)
-        np.testing.assert_allclose(system.forces, expected.get_forces(), atol=1e-6)
-        np.testing.assert_allclose(frame.get_stress(), expected.get_stress(), atol=1e-6)
+        assert system.energy == pytest.approx(expected.get_potential_energy(), abs=1e-12)
+        np.testing.assert_allclose(system.forces, expected.get_forces(), rtol=0, atol=1e-12)
+        np.testing.assert_allclose(frame.get_stress(), expected.get_stress(), rtol=0, atol=1e-12)
         # earlier labels and results are kept under names that no reader takes for labels
         assert frame.info["input_REF_energy"] == -1.0 and frame.info["input_energy"] == -2.0
         assert frame.info["config_type"] == "bulk" and frame.info["result_unit"] == "eV"

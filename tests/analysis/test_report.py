@@ -16,7 +16,7 @@ from cli_calls import denskit
 from denskit.analysis.judged import Judged
 from denskit.analysis.report import plot, report, sections_of
 from denskit.analysis.report.page import Section, paragraph, table, write_page
-from denskit.analysis.report.settings import _changed, _nearest_preset
+from denskit.analysis.report.settings import settings
 from denskit.analysis.report.structures import worst
 from denskit.analysis.report.summary import NAMES, headline, two_digits
 from denskit.analysis.run_results import RunResults
@@ -24,13 +24,13 @@ from denskit.analysis.scenes import Scene
 from denskit.data.loading import read
 from denskit.evaluation.evaluate import evaluate
 from denskit.files import write_json
+from denskit.reading.documents import read_json
 from denskit.simulation.dynamics.folder import DynamicsPlan, molecular_dynamics
 from denskit.simulation.dynamics.settings import DynamicsSettings
 from denskit.simulation.potential import Potential
 from denskit.simulation.relaxation.folder import RelaxationFolder, relax_into
 from denskit.simulation.relaxation.settings import RelaxationSettings
 from denskit.tasks.metrics import Metrics
-from denskit.training.load_config import load_config
 
 from trained import TRAINED
 
@@ -57,24 +57,29 @@ def test_summary_says_the_errors_in_words(runs: list[Path]) -> None:
     assert "config_type" in said
 
 
-def test_only_given_settings_are_counted() -> None:
-    """Not the size of the model by the number of frames, averages and noise that are measured, or a task's defaults."""
-    given = ["data.path=a.extxyz", "task=dens", "model.cutoff=4.0", "training.max_steps=7"]
-    asked = load_config("equiformer", given)
-    decided = {**asked.sizes[0].model, "average_degree": 12.5, "average_atoms": 9.0}
-    sized = type(asked.model).model_validate(asked.model.model_dump() | decided)
-    few = asked.training.model_copy(update=asked.sizes[0].training)
-    trained = asked.model_copy(update={"model": sized, "training": few, "sizes": ()})
-    name, preset = _nearest_preset(trained)
-    assert name == "equiformer"
-    assert set(_changed(trained, preset)) == {"data.path", "task.name", "model.cutoff", "training.max_steps"}
-    other = trained.model_copy(update={"model": sized.model_copy(update={"num_layers": 5})})
-    assert "model.num_layers" in _changed(other, preset)
-    larger = trained.model_copy(update={"training": asked.training})
-    assert few.batch_size < larger.training.batch_size == _changed(larger, preset)["training.batch_size"]
-    many = sized.model_copy(update={"num_basis": 32})
-    assert "training.batch_size" not in _changed(larger.model_copy(update={"model": many}), preset)
-    assert "training.batch_size" in _changed(trained.model_copy(update={"model": many}), preset)
+def test_given_settings_are_those_of_the_command(runs: list[Path], tmp_path: Path) -> None:
+    """Where it named a preset; of a training from Python, of a study or of a YAML file the page has all settings."""
+    run = shutil.copytree(runs[0], tmp_path / "run")
+    environment, given = read_json(run / "environment.json"), ["task=dens", "seed=0", "training.max_steps=20"]
+    program, split = "/usr/bin/denskit", ["-o", str(run), "data.split={mode: blocks}"]
+
+    def said(*command: str) -> str:
+        write_json(run / "environment.json", environment | {"command": list(command)})
+        return " ".join(settings(RunResults(run)).parts)
+
+    page = said(program, "train", "equiformer", *given, *split)
+    assert "The run began with the preset equiformer and 3 settings of its command; the seed is 0." in page
+    steps = RunResults(run).config.training.max_steps
+    for row in (["task.name", "dens", "energy_forces"], ["data.split.mode", "blocks", "not there"]):
+        assert "".join(f"<td>{cell}</td>" for cell in row) in page
+    assert f">{steps}<" in page and "data.split.file" not in page and "All settings (YAML)" in page
+    assert "preset equiformer" in said("x/denskit/__main__.py", "train", "--processes", "2", "equiformer", "--resume")
+    for other in (
+        [], ["script.py"], [program, "study", "mine.yaml"], [program, "train", "mine.yaml"], [program, "train"],
+        [program, "train", str(run), "--resume"], [program, "train", "equiformer", "data.units={a:1}"],
+    ):  # fmt: skip
+        page = said(*other)
+        assert "preset" not in page and "The seed is 0." in page and "All settings (YAML)" in page
 
 
 def test_shares_are_short_numbers() -> None:

@@ -21,7 +21,7 @@ from denskit.data.loading import read_file
 from denskit.data.readers.folders import read_given
 from denskit.data.readers.formats import open_unchecked
 from denskit.data.writing import Originals, names_of, plain, predicted
-from denskit.evaluation.evaluate import predict_file
+from denskit.evaluation.evaluate import predict, predict_file
 from denskit.models.model_file import save_model
 from denskit.simulation.potential import Potential
 from denskit.simulation.relaxation import RelaxationSettings
@@ -102,6 +102,8 @@ def test_predictions_keep_everything(model: Path, tmp_path: Path, name: str) -> 
         assert found.get_potential_energy() != original.get_potential_energy()
         assert found.info["REF_energy"] == original.get_potential_energy()
         np.testing.assert_allclose(found.arrays["REF_forces"], 0.25)
+        if file.suffix != ".extxyz":  # in which ASE itself wrote eight decimals
+            np.testing.assert_array_equal(found.positions, original.positions)
         assert "free_energy" not in found.calc.results
         assert found.info.get("input_free_energy") == original.calc.results.get("free_energy")
     np.testing.assert_allclose(found.info["REF_stress"], original.get_stress(voigt=False))
@@ -121,6 +123,26 @@ def test_labels_beside_predictions_are_in_electronvolts(model: Path, tmp_path: P
         np.testing.assert_allclose(found.forces, original.forces, atol=1e-8)
         if original.stress is not None:
             np.testing.assert_allclose(found.stress, original.stress, atol=1e-8)
+
+
+def test_predictions_are_written_with_all_digits(model: Path, tmp_path: Path) -> None:
+    """Also those of a committee, beside tags and fixed atoms; the file is read by ASE and as structures."""
+    file, output = write(tmp_path / "mine.extxyz", labelled()), tmp_path / "out.extxyz"
+    again = tmp_path / "again.safetensors"
+    other = build("envelope", torch.float32)
+    with torch.no_grad():
+        for weight in other.parameters():
+            weight *= 1.01
+    save_model(again, other, {})
+    predict_file([model, again], file, output)
+    expected, structures = predict([model, again], file), read_file(output, DataConfig(energy_key="energy"))[0]
+    for place, found in enumerate(ase.io.read(output, ":")):
+        assert found.calc.results["energy"] == expected.energy[place] == structures[place].energy
+        assert found.info["energy_std"] == expected.energy_std[place] > 0
+        np.testing.assert_array_equal(found.calc.results["forces"], expected.forces[place])
+        np.testing.assert_array_equal(found.arrays["forces_std"], expected.forces_std[place])
+        assert structures[place].fixed.tolist() == [atom in (0, 2) for atom in range(len(found))]
+        assert structures[place].tags.tolist() == found.get_tags().tolist()
 
 
 def test_predictions_of_predictions_keep_the_label(model: Path, tmp_path: Path) -> None:
@@ -146,6 +168,9 @@ def test_relaxations_keep_everything_but_labels_of_the_start(model: Path, tmp_pa
     )  # fmt: skip
     relaxed = ase.io.read(folder.structures, ":")
     assert len(relaxed) == len(frames)
+    for found, result in zip(relaxed, folder.results(), strict=True):
+        np.testing.assert_array_equal(found.positions, result.positions)
+        assert "of_model" not in found.info
     for found, original in zip(relaxed, frames, strict=True):
         if len(original) == 1:
             continue

@@ -57,7 +57,7 @@ from denskit.evaluation.study.config import (
     runs_of,
     write_study,
 )
-from denskit.evaluation.study.inputs import problems_of
+from denskit.evaluation.study.data import problems_of, split_settings
 from denskit.evaluation.study.judges import judge, require_judgeable
 from denskit.evaluation.study.question import (
     adapted,
@@ -74,7 +74,6 @@ from denskit.evaluation.study.question import (
 )
 from denskit.evaluation.study.results import Column, Found, Results, as_csv, means_as_csv, tabulate
 from denskit.evaluation.study.running import Job, StudyFolder, run_all, train_and_judge
-from denskit.evaluation.study.splits import split_settings
 from denskit.evaluation.study.statistics import difference, mean_of
 from denskit.evaluation.study.tables import as_latex, as_markdown, as_rich
 from denskit.evaluation.study.timing import abreast, runs_to_try, seconds_of, trial, unequal_batches
@@ -877,7 +876,7 @@ class TestWholeStudies:
         for act in (lambda: trial(study, run), lambda: train_and_judge(study, run, folder)):
             with pytest.raises(
                 ValueError,
-                match=r"sulphur.extxyz has S, which this model was not trained on .* out of tests",
+                match=r"sulphur.extxyz: S in 2 of 2 structures, frames 0, 1 .* out of tests",
             ):
                 act()
         assert not folder.run(run).exists()

@@ -46,7 +46,7 @@ def test_unknown_elements_are_named_before_the_work(systems: dict[str, System]) 
     force_field = build("envelope", torch.float64)
     strange = replace(systems["water"], atomic_numbers=np.array([54, 1, 1]))
     frames = [replace(one, index=place) for place, one in enumerate([systems["ethanol"]] * 3 + [strange] * 2)]
-    words = r"Xe in 2 of 4 structures, which this model .*H C N O.*: frames 3, 4 \(counted from 0\)\. Leave these out"
+    words = r"Xe in 2 of 4 structures, frames 3, 4 \(counted from 0\), which this model .*H C N O.*\. Leave these out"
     reported: list[int] = []
     source = Subset(StructureArrays.from_systems(frames, name="file"), np.arange(1, 5), "part")
     with pytest.raises(ValueError, match=words):

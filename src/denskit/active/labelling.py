@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import ase
-import ase.io
 import numpy as np
 from ase.calculators.calculator import PropertyNotImplementedError
 from ase.stress import voigt_6_to_full_3x3_stress
@@ -26,6 +25,7 @@ from denskit.active.journal import Journal, origin_of
 from denskit.data.base import electrons_in
 from denskit.data.datasets.generate import METHOD, xtb_calculator
 from denskit.data.electrons import ElectronSettings
+from denskit.data.frames import exact_extxyz
 from denskit.data.writing import relabelled
 from denskit.files import atomic_write, locked_file, new_frames_file
 from denskit.runtime.progress import Report, counted, unreported
@@ -128,7 +128,7 @@ def _write(path: Path, structures: Sequence[ase.Atoms], journal: Journal, method
         labels |= {name: np.array(result[name]) for name in ("forces", "stress") if name in result}
         found.append(relabelled(structures[number], labels))
     with atomic_write(path) as temporary:
-        ase.io.write(temporary, found, format="extxyz")
+        temporary.write_text("".join(exact_extxyz(found)), encoding="utf-8")
     journal.end()
 
 

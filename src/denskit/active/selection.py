@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import ase
-import ase.io
 import numpy as np
 import torch
 from torch import Tensor
 
 from denskit.active.frames import Look, look_at, read_frames
 from denskit.data.base import evenly
-from denskit.data.writing import in_extxyz, plain
+from denskit.data.frames import exact_extxyz
+from denskit.data.writing import plain
 from denskit.evaluation.evaluate import run_data
 from denskit.evaluation.novelty import nearest_distance, novelty
 from denskit.files import atomic_write, new_frames_file
@@ -154,9 +154,9 @@ def write_selection(
         atoms = frames[frame].copy()
         atoms.calc = frames[frame].calc
         atoms.info |= {"selection_score": score, "selection_by": selection.by, "selection_frame": frame}
-        chosen.append(in_extxyz(atoms))
+        chosen.append(atoms)
     with atomic_write(path) as temporary:
-        ase.io.write(temporary, chosen, format="extxyz")
+        temporary.write_text("".join(exact_extxyz(chosen)), encoding="utf-8")
     return path
 
 

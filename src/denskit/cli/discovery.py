@@ -9,10 +9,10 @@ from typing import Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.markup import escape
 
 from denskit.cli.opening import references_of
-from denskit.cli.output import complain, give
+from denskit.cli.output import complain, give, show_table
 from denskit.cli.sets import origin_of_file
 from denskit.cli.stopping import stoppable
 
@@ -101,12 +101,12 @@ def show_discovery(
 
 
 def _print(found: dict[str, Any], title: str) -> None:
-    table = Table("quantity", "value", title=title, title_justify="left")
+    rows = []
     for name, key, form in ROWS:
         if key in found:
             value = 1000 * found[key] if "meV" in name else found[key]
-            table.add_row(name, form.format(value) if math.isfinite(value) else _why_undefined(key, found))
-    Console(soft_wrap=True).print(table)
+            rows.append((name, form.format(value) if math.isfinite(value) else _why_undefined(key, found)))
+    show_table(("quantity", "value"), rows, Console(soft_wrap=True), title=escape(title), title_justify="left")
 
 
 def _why_undefined(key: str, found: dict[str, Any]) -> str:

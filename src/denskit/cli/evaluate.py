@@ -110,7 +110,7 @@ def evaluate(
 
       torchrun --nproc-per-node 4 -m denskit evaluate runs/oc20 id=val_id ood_ads=val_ood_ads
     """
-    from denskit.runtime.determinism import use_deterministic_algorithms
+    from denskit.runtime.device import use_deterministic_algorithms
 
     if deterministic:
         use_deterministic_algorithms()

@@ -345,7 +345,7 @@ def _uncertain_frames(plan: DynamicsPlan) -> str:
 
 def _frames_in_words(outcome: Outcome, plan: DynamicsPlan, *, resumed: bool) -> str:
     """How many frames the trajectories have; of a resumed simulation, whose interval may have been another, which."""
-    last = plan.has_last_frame(outcome)
+    last = not outcome.interrupted and outcome.state.step % plan.frame_every > 0  # beside those at the interval
     which = f"every {plan.frame_every} steps{' and the last' if last else ''}" if plan.frame_every > 1 else "every step"
     if resumed:
         return f"frames ({which})"

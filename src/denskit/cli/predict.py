@@ -47,7 +47,7 @@ def predict(
 
       denskit predict runs/mine id=test_id ood_ads=test_ood_ads --format evalai -o submission.npz
     """  # fmt: skip
-    from denskit.runtime.determinism import use_deterministic_algorithms
+    from denskit.runtime.device import use_deterministic_algorithms
 
     if deterministic:
         use_deterministic_algorithms()

@@ -77,7 +77,7 @@ def relax(
 
       denskit relax runs/oc20 is2re/val_id -o is2re_val_id --protocol oc20-2024 --is2re
     """
-    from denskit.runtime.determinism import use_deterministic_algorithms
+    from denskit.runtime.device import use_deterministic_algorithms
     from denskit.simulation.relaxation.folder import RelaxationFolder
 
     if deterministic:

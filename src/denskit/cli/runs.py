@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Column, Table
+from rich.markup import escape
+from rich.table import Column
 from typer.core import TyperGroup
 
-from denskit.cli.output import complain, give, table_console
+from denskit.cli.output import complain, give, show_table, table_console
 from denskit.runtime.progress import counted
 
 if TYPE_CHECKING:
@@ -98,19 +99,21 @@ def _print(runs: list[Overview]) -> None:
     def right(header: str) -> Column:
         return Column(header, justify="right", no_wrap=True)
 
-    table = Table(
+    columns = (
         Column("run", overflow="fold"), "model", "task", "data", "state", right("steps"),
         right("forces\nvalidation"), right("energy\nan atom"), right("forces\ntest"), "last change",
-        caption="forces in meV/Å, energies in meV per atom", caption_justify="left",
     )  # fmt: skip
-    for run in runs:
-        steps = f"{run.step}/{run.steps}" if run.state in ("running", "interrupted") else str(run.step)
-        table.add_row(
-            str(run.path), run.model, run.task, run.data, run.state, steps,
+    rows = [
+        (
+            escape(str(run.path)), run.model, run.task, escape(run.data), run.state,
+            f"{run.step}/{run.steps}" if run.state in ("running", "interrupted") else str(run.step),
             _forces(run.validation), _number(run.validation, "energy_mae_meV_per_atom"), _forces(run.test),
             time.strftime("%Y-%m-%d %H:%M", time.localtime(run.changed)),
-        )  # fmt: skip
-    table_console().print(table)
+        )
+        for run in runs
+    ]  # fmt: skip
+    caption = "forces in meV/Å, energies in meV per atom"
+    show_table(columns, rows, table_console(), caption=caption, caption_justify="left")
 
 
 def _forces(errors: Any) -> str:

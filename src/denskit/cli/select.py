@@ -125,7 +125,10 @@ def _fates(selection: Selection) -> list[str]:
         ("have flown apart: molecules in more parts than training frames of their formula", selection.torn),
         ("spread by more than is allowed", selection.exploded),
     )
-    fates = {f"{why} (frames {_some(frames)})": len(frames) for why, frames in named}
+    fates = {
+        f"{why} (frames {', '.join(map(str, frames[:5]))}{', ...' if len(frames) > 5 else ''})": len(frames)
+        for why, frames in named
+    }
     fates[f"nearly equal to a training frame: {near}"] = len(selection.known)
     fates[f"nearly equal to a chosen frame: {near}"] = selection.alike
     training = (
@@ -135,7 +138,3 @@ def _fates(selection: Selection) -> list[str]:
         f"{counted(selection.pool, 'frame')} in the pool, {training}",
         *(f"{n} {why}" for why, n in fates.items() if n),
     ]
-
-
-def _some(frames: list[int]) -> str:
-    return ", ".join(map(str, frames[:5])) + (", ..." if len(frames) > 5 else "")

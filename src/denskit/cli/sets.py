@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from rich.markup import escape
-from rich.table import Column, Table
+from rich.table import Column
 
-from denskit.cli.output import table_console
+from denskit.cli.output import show_table, table_console
 
 # name the files of a training, not how one is read
 _OF_A_RUN = ("data.path=", "data.train=", "data.valid=", "data.test=")
@@ -83,9 +83,9 @@ def origin_of_file(file: str | Path) -> dict[str, str]:
 
 def print_table(results: Mapping[str, Mapping[str, float]], *, title: str) -> None:
     """Errors by quantity (rows) and set (columns); where they are too wide for a terminal, names and numbers fold."""
-    table = Table(Column("quantity", overflow="fold"), title=escape(title))
-    for name in results:
-        table.add_column(escape(name), justify="right", overflow="fold")
-    for quantity in dict.fromkeys(quantity for result in results.values() for quantity in result):
-        table.add_row(quantity, *(f"{r[quantity]:.4g}" if quantity in r else "" for r in results.values()))
-    table_console().print(table)
+    columns = [Column(escape(name), justify="right", overflow="fold") for name in results]
+    rows = [
+        (quantity, *(f"{result[quantity]:.4g}" if quantity in result else "" for result in results.values()))
+        for quantity in dict.fromkeys(quantity for result in results.values() for quantity in result)
+    ]
+    show_table([Column("quantity", overflow="fold"), *columns], rows, table_console(), title=escape(title))

@@ -24,7 +24,9 @@ def filtered(source: Source, config: FilterConfig, like: Source | None = None) -
     rules = _rules(config, source if like is None else like)
     if not rules:
         return np.arange(len(source)), []
-    broken = np.array([_first_broken(rules, system) for system in source])
+    broken = np.array(  # the first rule that a structure breaks
+        [next((n for n, (_, breaks) in enumerate(rules) if breaks(system)), len(rules)) for system in source]
+    )
     kept = np.flatnonzero(broken == len(rules))
     counts = ", ".join(f"{(broken == place).sum()} with {words}" for place, (words, _) in enumerate(rules))
     message = f"{source.name}: left out {len(source) - len(kept)} of {len(source)} structures (data.filter): {counts}"
@@ -37,10 +39,6 @@ def without_filtered(source: Source, config: FilterConfig, like: Source | None =
     """The structures to keep as a source, and messages as :func:`filtered`."""
     kept, messages = filtered(source, config, like)
     return (source if len(kept) == len(source) else Subset(source, kept, source.name)), messages
-
-
-def _first_broken(rules: list[Rule], system: System) -> int:
-    return next((place for place, (_, breaks) in enumerate(rules) if breaks(system)), len(rules))
 
 
 def _rules(config: FilterConfig, like: Source) -> list[Rule]:
@@ -57,7 +55,9 @@ def _rules(config: FilterConfig, like: Source) -> list[Rule]:
     if (most := config.max_energy_deviation) is not None:
         fit = _fit(like)
         words = f"an energy more than {most:g} eV an atom from a sum over the elements"
-        rules.append((words, lambda system: _residual(fit, system) > most))
+        rules.append(  # an element that the fit lacks gives NaN, which is not above
+            (words, lambda x: x.energy is not None and abs(fit.residual(x.atomic_numbers, x.energy)) > most)
+        )
     return rules
 
 
@@ -65,11 +65,6 @@ def _exceeds(rows: np.ndarray | None, most: float, *, norm: bool = True) -> bool
     if rows is None:
         return False
     return bool((np.linalg.norm(rows, axis=1) if norm else np.abs(rows)).max() > most)
-
-
-def _residual(fit: EnergySum, system: System) -> float:
-    """|energy an atom - sum over the elements|, eV; 0 without an energy, NaN with an element that the fit lacks."""
-    return 0.0 if system.energy is None else abs(fit.residual(system.atomic_numbers, system.energy))
 
 
 def _fit(source: Source) -> EnergySum:

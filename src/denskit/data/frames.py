@@ -1,7 +1,7 @@
 """Frames in memory: ``ase.Atoms`` read as those of a file are, and written with all their digits.
 
 ASE's own writer of extxyz keeps eight decimals of positions and forces; a training would then continue with other
-numbers than it began with.
+numbers than it began with.  It cannot write all fields either (:mod:`denskit.data.extxyz_fields`).
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from denskit.data.readers.ase_files import OF_MODEL, RESULT_UNIT, structures_fro
 from denskit.data.structure_arrays import StructureArrays
 
 NAME = "the given atoms"  # in messages
-_OF_ATOMS = ("forces", "energies", "stresses", "charges", "magmoms")  # results with one row an atom
-_OF_FRAMES = ("energy", "free_energy", "stress", "dipole", "magmom")
+# results that ASE reads from extxyz: with one row an atom, and of a frame
+_OF_ATOMS = ("forces", "energies", "stresses", "charges", "magmoms", "born_effective_charges")
+_OF_FRAMES = ("energy", "free_energy", "stress", "dipole", "magmom", "polarization", "dielectric_tensor")
 _UNSEEN = {"initial_charges", "initial_magmoms"}  # changes that leave the geometry
 _KINDS = {"f": "R", "i": "I", "u": "I", "b": "L", "U": "S"}
 
@@ -67,18 +68,21 @@ def bare(atoms: ase.Atoms) -> ase.Atoms:
     return ase.Atoms(atoms.numbers, atoms.positions, cell=atoms.cell, pbc=atoms.pbc)
 
 
-def exact_extxyz(frames: Sequence[ase.Atoms]) -> Iterator[str]:
+def exact_extxyz(frames: Iterable[ase.Atoms]) -> Iterator[str]:
     """Each frame as text of an extxyz file, from which ASE reads the very same numbers.
 
-    What extxyz cannot hold is left out, and a warning names it after the last frame.
+    A result replaces a field of its name.  What extxyz cannot hold is left out, and a warning names it after the last
+    frame.
     """
     left_out: set[str] = set()
     for atoms in frames:
         results = {} if atoms.calc is None else atoms.calc.results
+        of_atoms = {name: results[name] for name in _OF_ATOMS if results.get(name) is not None}
+        of_frame = {name: results[name] for name in _OF_FRAMES if results.get(name) is not None}
         columns = {"species": np.array(atoms.get_chemical_symbols()), "pos": atoms.positions, **_mobile(atoms)}
-        own = {name: rows for name, rows in atoms.arrays.items() if name not in ("numbers", "positions")}
+        own = {name: rows for name, rows in atoms.arrays.items() if name not in ("numbers", "positions", *of_frame)}
         others, lost = columns_of(own, len(atoms))
-        columns |= others | {name: results[name] for name in _OF_ATOMS if results.get(name) is not None}
+        columns |= others | of_atoms
         columns = {name: np.asarray(rows).reshape(len(atoms), -1) for name, rows in columns.items()}
         live = results and not isinstance(atoms.calc, SinglePointCalculator)
         said: dict[str, Any] = {}
@@ -86,8 +90,8 @@ def exact_extxyz(frames: Sequence[ase.Atoms]) -> Iterator[str]:
             said[RESULT_UNIT] = "eV"  # read back in the unit of all of ASE, whatever data.units says
         if results and getattr(atoms.calc, OF_MODEL, False):
             said[OF_MODEL] = True
-        fields = atoms.info | said | {name: results[name] for name in _OF_FRAMES if results.get(name) is not None}
-        info, missing = header_fields(fields)
+        fields = atoms.info | said | of_frame
+        info, missing = header_fields({name: value for name, value in fields.items() if name not in of_atoms})
         left_out.update(lost, missing)
         kinds = (f"{name}:{_KINDS[rows.dtype.kind]}:{rows.shape[1]}" for name, rows in columns.items())
         head = {"Lattice": atoms.cell.array.ravel()} if atoms.cell.any() else {}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+from ase.data import chemical_symbols
 
 from denskit.batch import MAX_ATOMIC_NUMBER, System
 from denskit.data.base import Source, Subset
@@ -27,6 +28,7 @@ from denskit.data.structure_arrays import (
     numbered,
 )
 from denskit.reading.arrays import read_npz
+from denskit.runtime.progress import counted
 
 LISTED = 5_000_000  # structures whose elements are listed: some ten seconds
 
@@ -186,6 +188,20 @@ def numbered_in(source: object, places: Sequence[int], *, counted: bool = True) 
     shown = [f"{numbered(np.array(own), counted=False)} of {name}" for name, own in by_file.items()]
     more = f", ..., in {len(shown):,} files in all" if len(shown) > SHOWN else ""
     return f"{', '.join(shown[:SHOWN])}{more}{' (counted from 0)' * counted}"
+
+
+def unknown_elements(source: Source, elements: Sequence[frozenset[int]], known: Collection[int]) -> str:
+    """``mine.xyz: Xe in 2 of 4 structures, frames 3, 4 (counted from 0)``; empty where all elements are ``known``.
+
+    elements: atomic numbers that occur in each structure of the source; none: no structure is looked at.
+    """
+    lacking = [own.difference(known) for own in elements]
+    places = [place for place, unknown in enumerate(lacking) if unknown]
+    if not places:
+        return ""
+    symbols = " ".join(chemical_symbols[number] for number in sorted(frozenset[int]().union(*lacking)))
+    frames = numbered_in(source, [source[place].index for place in places])
+    return f"{source.name}: {symbols} in {len(places):,} of {counted(len(source), 'structure')}, {frames}"
 
 
 @dataclass(frozen=True)

@@ -188,8 +188,6 @@ def identity_of(path: Path) -> tuple[int, str]:
 
 
 def _counts(split: SplitConfig, *, total: int, test: bool, gap: int, name: str) -> tuple[int, int, int]:
-    """Numbers of frames of the three parts."""
-
     def frames(part: str) -> int | None:
         share = getattr(split, part)
         return max(1, round(share * total)) if isinstance(share, float) else share

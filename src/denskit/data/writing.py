@@ -28,7 +28,6 @@ from ase.stress import voigt_6_to_full_3x3_stress
 
 from denskit.batch import System
 from denskit.data.base import Source
-from denskit.data.extxyz_fields import columns_of, header_fields, warn_left_out
 from denskit.data.readers.ase_files import NAMES, REF_UNIT, RESULT_UNIT, SPREADS, frames_in
 from denskit.data.readers.folders import Files
 from denskit.data.readers.formats import is_read_by_ase
@@ -170,25 +169,7 @@ def _finished(atoms: ase.Atoms, taken: Mapping[str, Any], results: Mapping[str, 
             (atoms.arrays if name == "forces_std" else atoms.info)[name] = value
         elif value is not None:
             atoms.calc.results[name] = value
-    return in_extxyz(atoms)
-
-
-def in_extxyz(atoms: ase.Atoms) -> ase.Atoms:
-    """A copy that ASE writes as extxyz and reads again, with its results; what extxyz cannot hold is left out.
-
-    A warning names it.  Fields beside a result of the same name are dropped, as ASE writes one of them.
-    """
-    held, results = atoms.copy(), {} if atoms.calc is None else atoms.calc.results
-    held.info, left_out = header_fields({name: value for name, value in held.info.items() if name not in results})
-    geometry = {name: held.arrays.pop(name) for name in ("numbers", "positions")}
-    others = {name: rows for name, rows in held.arrays.items() if name not in results}
-    others, lost = columns_of(others, len(geometry["numbers"]))
-    held.arrays = geometry | others
-    if atoms.calc is not None:
-        flat = {name: np.reshape(rows, (len(rows), -1)) for name, rows in results.items() if np.ndim(rows) > 2}
-        held.calc = SinglePointCalculator(held, **(results | flat))
-    warn_left_out(left_out + lost)
-    return held
+    return atoms
 
 
 def _same(result: Any, label: Any) -> bool:

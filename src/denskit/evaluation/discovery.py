@@ -6,7 +6,6 @@ convex hull of known phases, and with references where there are any.  Thermal c
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from denskit.data.writing import Originals, plain, relaxed_at
 from denskit.evaluation.conductivities import MEANS, KnownConductivities, judge_conductivities
 from denskit.evaluation.convex_hull import ConvexHull
 from denskit.evaluation.stability_metrics import STABLE, stability_metrics
-from denskit.files import atomic_write, write_json
+from denskit.files import write_json, write_rows
 from denskit.reading.documents import read_json
 from denskit.runtime.progress import Report, unreported
 from denskit.simulation.potential import EnergyAndForces
@@ -131,10 +130,7 @@ def discover_into(
         return None
     distance = rmsd_function() if any(reference.atoms is not None for reference in references.values()) else None
     rows = [_row(materials, relaxed, hull[relaxed.index], distance) for relaxed in work.results()]
-    with atomic_write(work.path / TABLE) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows({name: "" if value is None else value for name, value in row.items()} for row in rows)
+    write_rows(work.path / TABLE, list(rows[0]), rows)
     found = {"materials": len(rows), **summary["status"], **_metrics(rows)}
     if conductivities is None:
         found |= _judged_before(work.path / RESULT)

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import ase
-import ase.io
 import numpy as np
 
 from denskit.data import LoadedData, load_data
 from denskit.data.base import Source
 from denskit.data.config import DataConfig
-from denskit.data.frames import bare, frames_of, structures_of
+from denskit.data.frames import bare, exact_extxyz, frames_of, structures_of
 from denskit.data.loading import read_file, read_files
 from denskit.data.overlaps import geometry_warnings
 from denskit.data.readers.folders import read_given
@@ -204,8 +203,8 @@ def predict_file(
     source = source_of(model, file, "", data)
     original = Originals(file, source)
     with atomic_write(output) as temporary, temporary.open("w", encoding="utf-8") as frames:
-        for system, results in predict_each(force_field, source, batch_size, progress):
-            ase.io.write(frames, predicted(original(system), system, results), format="extxyz")
+        found = predict_each(force_field, source, batch_size, progress)
+        frames.writelines(exact_extxyz(predicted(original(system), system, results) for system, results in found))
     return len(source)
 
 

@@ -66,7 +66,8 @@ def warnings_for_file(members: Sequence[Model], file: Path, structures: Source) 
             one, many = f"files of which {file} is one", f"{len(own)} of the {len(given)} files of {file}"
             seen = one if len(given) == 1 else many
         elif split is None:
-            seen = f"{'some' if _is_divided(member) else frames} of {part}"
+            trained_on_part = read_header(model_file(member))["metadata"].get("data_sha256") is not None
+            seen = f"{'some' if trained_on_part else frames} of {part}"
         elif (split.size, split.sha256) == same:
             seen = f"{len(split.train)} of {part}"
         else:
@@ -90,11 +91,6 @@ def warnings_for_split(members: Sequence[Model], split: str, structures: Source)
     runs = [folder_of(member) for member in members if not isinstance(member, ForceField)]
     splits, judged = runs[0].divided(), {split: structures}
     return [said for run in runs if run.config.is_file() for said in seen_before(load_config(run.path), splits, judged)]
-
-
-def _is_divided(member: str | os.PathLike[str]) -> bool:
-    """Whether a model file is of a run that trained on a part of its file."""
-    return read_header(model_file(member))["metadata"].get("data_sha256") is not None
 
 
 def _files(member: str | os.PathLike[str], replayed: bool = True) -> frozenset[str]:

@@ -18,8 +18,6 @@ def gather_ends(x: Tensor, source: Tensor, target: Tensor) -> Tensor:
 
 
 class _GatherEnds(torch.autograd.Function):
-    """See :func:`gather_ends`."""
-
     @staticmethod
     def forward(ctx: Any, x: Tensor, source: Tensor, target: Tensor) -> Tensor:
         ctx.save_for_backward(source, target)

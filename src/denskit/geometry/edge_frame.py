@@ -12,7 +12,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from denskit.geometry.rows import reordered
+from denskit.geometry.operations import reordered
 from denskit.geometry.wigner_3j import wigner_3j
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from denskit.batch import Batch
-from denskit.geometry.tracing import traced
+from denskit.geometry.operations import traced
 
 SHIFT_BITS, ATOM_BITS = 10, 16  # of the search keys of edges: 3 shifts and 2 atoms in 62 bits
 

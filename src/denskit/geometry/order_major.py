@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from denskit.geometry.rows import reordered
+from denskit.geometry.operations import reordered
 
 
 @cache

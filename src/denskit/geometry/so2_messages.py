@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from denskit.geometry.autocast import add_product, product_dtype, sum_dtype
+from denskit.geometry.operations import add_product, product_dtype, sum_dtype
 
 VALUES = {"cpu": 2**20, "cuda": 2**26}  # features per chunk: efficient products within the caches
 
@@ -60,8 +60,6 @@ class MessageEdges:
 
 
 class _RotateAndConvolve(torch.autograd.Function):
-    """See :func:`rotate_and_convolve`."""
-
     @staticmethod
     def forward(
         ctx: Any,
@@ -197,8 +195,6 @@ def rotate_and_convolve(
 
 
 class _WeighAndSum(torch.autograd.Function):
-    """See :func:`weigh_and_sum`."""
-
     @staticmethod
     def forward(ctx: Any, edges: MessageEdges, values: Tensor, weights: Tensor) -> Tensor:
         ctx.edges = edges

@@ -55,7 +55,6 @@ def united(members: Sequence[ForceField], given: Sequence[object] = ()) -> list[
 
 
 def _same(one: ForceField, other: ForceField) -> bool:
-    """Whether two force fields compute the same."""
     here, there = one.state_dict(), other.state_dict()
     return (
         one.config == other.config
@@ -87,32 +86,25 @@ def warn_of_references(members: Sequence[ForceField]) -> None:
 def _apart(first: Scaling, other: Scaling) -> str | None:
     """How the energies of two members are counted from different zeros, in words; None where they are not."""
     spread = max(OTHER_REFERENCES, _SPREADS * max(float(first.energy_scale), float(other.energy_scale)))
-    if (composition := _composition_of_both(first, other)) is not None:
-        here, there = (scaling.zero_of(composition) for scaling in (first, other))
-        if abs(here - there) <= spread:
-            return None
-        formula = Formula.from_dict(composition).format("hill")
-        return f"count energies of {formula} from {here:.2f} and {there:.2f} eV"
-    both = (first.references != 0) & (other.references != 0)
-    gap = float(((first.references - other.references) * both).abs().max())
-    shift = float((first.energy_shift - other.energy_shift).abs())
-    if not (first.references.any() or other.references.any()) and shift > spread:
-        gap = shift
-    if gap <= OTHER_REFERENCES:
-        return None
-    return f"have energies of elements or mean energies that differ by up to {gap:.3g} eV"
-
-
-def _composition_of_both(first: Scaling, other: Scaling) -> dict[str, int] | None:
-    """A composition for which the zeros of both are known to be right, if there is one."""
     for composition in (*first.compositions, *other.compositions):
-        numbers, counts = [atomic_numbers[symbol] for symbol in composition], counts_of([composition])
-        if all(
-            scaling.covers(counts)[0] if scaling.compositions else scaling.references[numbers].all()
-            for scaling in (first, other)
-        ):
-            return composition
-    return None
+        if _is_right(first, composition) and _is_right(other, composition):
+            here, there = first.zero_of(composition), other.zero_of(composition)
+            formula = Formula.from_dict(composition).format("hill")
+            apart = f"count energies of {formula} from {here:.2f} and {there:.2f} eV"
+            return apart if abs(here - there) > spread else None
+    if first.references.any() or other.references.any():
+        both = (first.references != 0) & (other.references != 0)
+        gap, most = float(((first.references - other.references) * both).abs().max()), OTHER_REFERENCES
+    else:
+        gap, most = float((first.energy_shift - other.energy_shift).abs()), spread
+    return f"have energies of elements or mean energies that differ by up to {gap:.3g} eV" if gap > most else None
+
+
+def _is_right(scaling: Scaling, composition: dict[str, int]) -> bool:
+    """Whether the zero of a composition is known to be right."""
+    if scaling.compositions:
+        return bool(scaling.covers(counts_of([composition]))[0])
+    return bool(scaling.references[[atomic_numbers[symbol] for symbol in composition]].all())
 
 
 class Committee:

@@ -50,13 +50,10 @@ def at_targets(
         return list(function(list(x), graph))
     edges = _edge_tensors(graph)
 
-    def of_chunk(chunk: EdgeChunk, *tensors: Tensor) -> Sequence[Tensor]:
-        return function(list(tensors[: len(x)]), _with_edges(graph, tensors[len(x) :], chunk))
-
     rows: list[Along] = ["rows"] * len(x)
     others: list[Along] = ["edges"] * len(edges)
     call = Recomputed(
-        function=of_chunk,
+        function=lambda chunk, *given: function(list(given[: len(x)]), _with_edges(graph, given[len(x) :], chunk)),
         inputs=[*rows, *others],
         outputs=["targets"] * count,
         parameters=_parameters(layer, graph),

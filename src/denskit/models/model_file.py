@@ -19,8 +19,7 @@ from denskit.models.scaling import Scaling
 from denskit.models.weights import with_weights
 from denskit.reading.budget import naming
 from denskit.reading.documents import check_extent
-from denskit.runtime.device import choose_device
-from denskit.runtime.dtypes import DType, dtype_of
+from denskit.runtime.device import DType, choose_device, dtype_of
 from denskit.runtime.run_state import unfinished
 from denskit.runtime.warning import warn
 from denskit.zoo import file_of

@@ -15,11 +15,10 @@ from torch import Tensor, nn
 from denskit.batch import Batch
 from denskit.geometry.edge_ends import gather_ends
 from denskit.geometry.edge_frame import EdgeFrames
+from denskit.geometry.operations import reordered, traced
 from denskit.geometry.order_major import order_major, pack_wigner, rows_of_degrees
-from denskit.geometry.rows import reordered
 from denskit.geometry.so2 import spread
 from denskit.geometry.so2_messages import MessageEdges, orders, rotate_and_convolve, weigh_and_sum
-from denskit.geometry.tracing import traced
 from denskit.models.base import Backbone, Features
 from denskit.models.config import PackedModelConfig
 from denskit.models.edge_chunks import at_targets, chunks_of

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 from ase.data import chemical_symbols
 
 from denskit.batch import Batch, System, Targets
 from denskit.data.base import Source, collate, known_elements
 from denskit.data.crowding import crowding
-from denskit.data.structure_arrays import numbered
+from denskit.data.records import unknown_elements
 from denskit.models.base import ForceField
 from denskit.models.committee import Committee
-from denskit.runtime.progress import Report, counted, unreported
+from denskit.runtime.progress import Report, unreported
 from denskit.runtime.warning import warn
 
 Predictor = ForceField | Committee
@@ -57,18 +56,12 @@ def require_known_elements(force_field: Predictor, source: Source) -> None:
 
     Of sources on disk without a list of elements :func:`batches` names the first one when it comes to it.
     """
-    known = {*force_field.scaling.elements}
-    lacking = [elements - known for elements in known_elements(source)]
-    places = [place for place, unknown in enumerate(lacking) if unknown]
-    if not places:
-        return
-    unknown = sorted(frozenset[int]().union(*lacking))
-    symbols, names = (" ".join(chemical_symbols[z] for z in some) for some in (unknown, sorted(known)))
-    frames = numbered(np.array([source[place].index for place in places]))
-    raise ValueError(
-        f"{source.name}: {symbols} in {len(places):,} of {counted(len(source), 'structure')}, which this model was not "
-        f"trained on (it knows {names}): {frames}. Leave these out, or train with data that have the elements"
-    )
+    known = force_field.scaling.elements
+    if found := unknown_elements(source, known_elements(source), known):
+        raise ValueError(
+            f"{found}, which this model was not trained on (it knows {' '.join(chemical_symbols[z] for z in known)}). "
+            "Leave these out, or train with data that have the elements"
+        )
 
 
 def groups(items: Iterable[T], size: int, atoms: Callable[[T], int]) -> Iterator[list[T]]:

@@ -174,7 +174,9 @@ def read_checkpoint(path: str | Path) -> PublishedCheckpoint:
     if not state or not all(isinstance(value, Tensor) for value in state.values()):
         raise ValueError(f"{path} holds no state dict (a mapping of names to tensors, perhaps under 'state_dict')")
     with naming(path, "is no published checkpoint"):
-        state = {_without_prefix(name): tensor for name, tensor in state.items()}
+        # without the prefixes of wrappers (parallel training, torch.compile, fairchem's hydra)
+        prefix = r"^((module|_orig_mod)\.)*(backbone\.|output_heads\.\w+\.)?"
+        state = {re.sub(prefix, "", name): tensor for name, tensor in state.items()}
         average = loaded.get("ema") if state is not loaded else None
         if isinstance(average, dict) and average.get("shadow_params"):
             state |= _averaged(state, average["shadow_params"])
@@ -184,11 +186,6 @@ def read_checkpoint(path: str | Path) -> PublishedCheckpoint:
         return PublishedCheckpoint(
             state, _model_settings(settings), normalizers, _references(loaded, state, normalizers)
         )
-
-
-def _without_prefix(name: str) -> str:
-    """A parameter's name without the prefixes of wrappers (parallel training, torch.compile, fairchem's hydra)."""
-    return re.sub(r"^((module|_orig_mod)\.)*(backbone\.|output_heads\.\w+\.)?", "", name)
 
 
 def _averaged(state: Mapping[str, Tensor], average: Any) -> dict[str, Tensor]:

@@ -161,7 +161,8 @@ class _Surroundings:
     def now(cls, device: torch.device, draws: bool) -> _Surroundings:
         kind = device.type
         autocast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
-        states = (torch.get_rng_state(), _gpu_state(device)) if draws else None
+        on_gpu = torch.cuda.get_rng_state(device) if draws and kind == "cuda" else None
+        states = (torch.get_rng_state(), on_gpu) if draws else None
         return cls(device, autocast, states)
 
     @contextlib.contextmanager
@@ -176,10 +177,6 @@ class _Surroundings:
                 if on_gpu is not None:
                     torch.cuda.set_rng_state(on_gpu, self.device)
             yield
-
-
-def _gpu_state(device: torch.device) -> Tensor | None:
-    return torch.cuda.get_rng_state(device) if device.type == "cuda" else None
 
 
 class _Function(torch.autograd.Function):
@@ -203,7 +200,8 @@ class _Function(torch.autograd.Function):
         tensors = ctx.saved_tensors
         nodes = [node for node, _ in ctx.next_functions][-len(tensors) :]
         # not every tensor that requires a gradient gets one: forces are no derivatives in parameters
-        needed = [i for i, node in enumerate(nodes) if node is not None and _is_wanted(node)]
+        wanted = torch._C._will_engine_execute_node
+        needed = [i for i, node in enumerate(nodes) if node is not None and wanted(node)]
         given = {k: grad for k, grad in enumerate(grads) if grad is not None}
         out: list[Tensor | None] = [None] * len(nodes)
         if needed and given:
@@ -211,7 +209,3 @@ class _Function(torch.autograd.Function):
             for i, grad in zip(needed, found, strict=True):
                 out[i] = grad
         return (None, *out)
-
-
-def _is_wanted(node: torch.autograd.graph.Node) -> bool:
-    return torch._C._will_engine_execute_node(node)

@@ -13,10 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from denskit.geometry.autocast import add_product, product_dtype, sum_dtype
 from denskit.geometry.grid import Normalisation, s2_grid
+from denskit.geometry.operations import add_product, product_dtype, sum_dtype, traced
 from denskit.geometry.order_major import order_major
-from denskit.geometry.tracing import traced
 
 VALUES = {"cpu": 2**18, "cuda": 2**26}  # per chunk: fits the caches of a CPU, the memory of a GPU
 

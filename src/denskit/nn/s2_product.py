@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from denskit.geometry.autocast import product_dtype
-from denskit.geometry.tracing import traced
+from denskit.geometry.operations import product_dtype, traced
 from denskit.nn.s2_activation import chunks
 
 

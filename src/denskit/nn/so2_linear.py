@@ -63,9 +63,10 @@ class SO2Linear(nn.Module):
                 split = per_degree.split(sizes, 1)
             for m, (rows, factor) in enumerate(zip(by_order, split, strict=True)):
                 by_order[m] = rows.unflatten(1, (1 if m == 0 else 2, sizes[m])) * factor[:, None]
+        bias = self.bias if degrees is None else torch.cat(self._scalar_rows(self.bias, degrees))
         outputs, extra = [], x.new_zeros(x.shape[0], 0)
         for m, (rows, matrix) in enumerate(zip(by_order, self.matrices(degrees), strict=False)):
-            out = F.linear(rows.flatten(1), matrix, self._used_bias(degrees) if m == 0 else None)
+            out = F.linear(rows.flatten(1), matrix, bias if m == 0 else None)
             if m == 0:
                 extra, out = out.split([self.extra, out.shape[1] - self.extra], 1)
             outputs.append(out.unflatten(1, (-1, self.channels_out)))
@@ -78,9 +79,6 @@ class SO2Linear(nn.Module):
         for m in range(1, min(self.m_max, max(wanted)) + 1):
             found.append(self._complex_matrix(m, [l - m for l in wanted if l >= m]))
         return found
-
-    def _used_bias(self, degrees: tuple[int, ...] | None) -> Tensor:
-        return self.bias if degrees is None else torch.cat(self._scalar_rows(self.bias, degrees))
 
     def _scalar_rows(self, x: Tensor, degrees: tuple[int, ...]) -> list[Tensor]:
         starts = [self.extra + l * self.channels_out for l in degrees]

@@ -1,10 +1,12 @@
-"""The device of a computation."""
+"""How a computation runs: its device, its floating-point type, whether its results repeat."""
 
 from __future__ import annotations
 
 import os
 
+import numpy as np
 import torch
+from numpy.typing import DTypeLike
 
 
 def choose_device(device: str, local_rank: int | None = None) -> torch.device:
@@ -41,3 +43,30 @@ def gpus_to_share(device: str) -> list[str]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = list(map(str, range(torch.cuda.device_count()))) if visible is None else visible.split(",")
     return names[: torch.cuda.device_count()]
+
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+DType = str | torch.dtype | DTypeLike | None  # None: as the model is
+
+
+def dtype_of(dtype: DType) -> torch.dtype | None:
+    """The type of a name ("float32", "float64"), a NumPy or a torch type; None stays None.
+
+    Raises ValueError for any other.
+    """
+    if dtype is None or dtype in DTYPES.values():
+        return dtype  # type: ignore[return-value]
+    try:
+        return DTYPES[np.dtype(dtype).name]  # type: ignore[arg-type]
+    except (TypeError, KeyError):
+        raise ValueError(f"dtype is {dtype!r}; give {' or '.join(DTYPES)}") from None
+
+
+def use_deterministic_algorithms() -> None:
+    """Use deterministic algorithms in this process; call it before any computation.
+
+    On CUDA sums over edges otherwise depend on the order of threads; on a CPU results are reproducible anyway.
+    PyTorch raises RuntimeError at an operation without a deterministic algorithm.
+    """
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # required by cuBLAS
+    torch.use_deterministic_algorithms(True)

@@ -15,7 +15,7 @@ from denskit.batch import Batch
 from denskit.data.periodicity import not_a_crystal
 from denskit.models.execution import KernelName
 from denskit.models.model_file import Model
-from denskit.runtime.dtypes import DType
+from denskit.runtime.device import DType
 from denskit.runtime.warning import warn
 from denskit.simulation.potential import DIRECT, Evaluation, Potential, crowding_for
 from denskit.simulation.structures import batch_of, system_of

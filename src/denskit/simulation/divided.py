@@ -81,7 +81,8 @@ class DividedPotential(Potential):
         sound = [result for result in found if isinstance(result, Evaluation)]
         if len(sound) < len(found):
             return super().__call__(batch, stress=stress)  # raises the error with the number of the system in the batch
-        return _joined(sound)
+        present = _present(sound[0])
+        return Evaluation(**{name: torch.cat([getattr(share, name) for share in sound]) for name in present})
 
     @property
     def processes(self) -> int:
@@ -235,7 +236,3 @@ def _arrays(container: Batch | Evaluation, names: Sequence[str]) -> Arrays:
 
 def _tensors(arrays: Arrays) -> dict[str, Tensor]:
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
-
-
-def _joined(shares: Sequence[Evaluation]) -> Evaluation:
-    return Evaluation(**{name: torch.cat([getattr(share, name) for share in shares]) for name in _present(shares[0])})

@@ -20,8 +20,7 @@ from denskit.models.base import ForceField
 from denskit.models.committee import united
 from denskit.models.execution import Execution, KernelName
 from denskit.models.model_file import Model, load_model, models_of, read_header
-from denskit.runtime.device import choose_device
-from denskit.runtime.dtypes import DType, dtype_of
+from denskit.runtime.device import DType, choose_device, dtype_of
 from denskit.runtime.threads import few_threads
 from denskit.simulation.compiled import CompiledModel
 from denskit.simulation.neighbor_list import Candidates, Kept, unusable

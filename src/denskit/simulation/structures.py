@@ -8,12 +8,12 @@ from dataclasses import replace
 import ase
 import numpy as np
 import torch
-from ase.constraints import FixAtoms, FixCartesian
 from ase.data import atomic_masses
 from torch import Tensor
 
 from denskit.batch import Batch, System
 from denskit.data.base import collate, electrons_in
+from denskit.data.readers.ase_files import fixed_atoms
 from denskit.data.writing import plain
 from denskit.runtime.progress import counted
 
@@ -96,13 +96,10 @@ def note_of_masses(structures: int) -> str:
 
 def wholly_fixed(atoms: ase.Atoms, place: int = 0) -> np.ndarray:
     """The fixed atoms [n] bool of the structure number ``place``.  Raises ValueError for any other constraint."""
-    fixed = np.zeros(len(atoms), dtype=bool)
-    for constraint in atoms.constraints:
-        if isinstance(constraint, FixAtoms) or (isinstance(constraint, FixCartesian) and np.all(constraint.mask)):
-            fixed[constraint.index] = True
-        else:
-            raise ValueError(
-                f"structure {place} has the constraint {type(constraint).__name__}; only wholly fixed atoms (FixAtoms) "
-                "are supported. Remove it, or use the calculator with ASE's own optimizers and dynamics"
-            )
+    fixed, others = fixed_atoms(atoms)
+    if others:
+        raise ValueError(
+            f"structure {place} has the constraint {others[0]}; only wholly fixed atoms (FixAtoms) are supported. "
+            "Remove it, or use the calculator with ASE's own optimizers and dynamics"
+        )
     return fixed

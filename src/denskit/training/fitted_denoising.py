@@ -12,6 +12,7 @@ from denskit.data.base import Source, evenly
 from denskit.data.crowding import REACH
 from denskit.data.inspection.nearest import nearest_of
 from denskit.data.periodicity import mostly_crystals
+from denskit.data.records import unknown_elements
 from denskit.tasks import FOR_CRYSTALS, FOR_SOME_MOLECULES, DenoisingConfig, DeNSConfig
 from denskit.training.loader import steps_per_epoch
 from denskit.training.schedule import Schedule
@@ -22,7 +23,6 @@ SAMPLE = 64  # training structures that are measured
 SHARE = 0.045  # of the median distance to the nearest atom: 0.05 Å for organic molecules, as published for MD17
 MOLECULAR = 1.3  # Å: most atoms of molecules with hydrogen have a neighbour nearer than this
 RANGE = (0.025, 0.15)  # Å, smallest and largest sigma of the paper
-_LISTED = 5  # structures that an error names
 SMALL_BATCH = 4  # structures: the preset's for few, with which only the next two numbers were measured
 FEW_EPOCHS = 400, 700  # of 50 frames of ethanol in batches of 8 and of 4: where training with DeNS overtook the other
 _PAYING_EPOCHS = 600, 1000  # likewise: where a gain was seen
@@ -172,17 +172,8 @@ def _by_element(sigma: float, source: Source) -> dict[str, float]:
 
 
 def _require_elements(table: Mapping[str, float], source: Source) -> None:
-    """Raise ValueError naming an element that the table lacks, and the training structures that have it."""
-    known = [atomic_numbers[symbol] for symbol in table]
-    lacking: dict[int, list[int]] = {}
-    for system in evenly(source, LABELLED):
-        for number in np.setdiff1d(system.atomic_numbers[~system.fixed], known).tolist():
-            lacking.setdefault(number, []).append(system.index)
-    if lacking:
-        names = " ".join(chemical_symbols[number] for number in sorted(lacking))
-        number, frames = min(lacking.items())
-        more = f" and {len(frames) - _LISTED} more" if len(frames) > _LISTED else ""
-        raise ValueError(
-            f"task.sigma gives no noise for {names}: in {source.name} {chemical_symbols[number]} is in the training "
-            f"structures {', '.join(map(str, sorted(frames)[:_LISTED]))}{more}; add a number for each element, in Å"
-        )
+    """Raise ValueError naming elements of free atoms that the table lacks, and the training structures with them."""
+    looked_at = evenly(source, LABELLED)
+    free = [frozenset(system.atomic_numbers[~system.fixed].tolist()) for system in looked_at]
+    if found := unknown_elements(looked_at, free, [atomic_numbers[symbol] for symbol in table]):
+        raise ValueError(f"task.sigma lacks elements of free atoms: {found}; add a number for each element, in Å")

@@ -60,7 +60,7 @@ def load_config(preset_or_path: str | os.PathLike[str], overrides: Overrides = (
     """
     name = os.fspath(preset_or_path)
     origin, base = _read(name)
-    changes = _parse_overrides(overrides)
+    changes = parse_overrides(overrides)
     for place, content in ((origin, base), ("override", changes)):
         _require_sections(place, content)
     base = _apply_molecule(base, changes, origin)
@@ -115,7 +115,7 @@ def settings_classes() -> dict[str, type[BaseModel]]:
 
 def data_config(overrides: Overrides) -> DataConfig:
     """Settings that say how structures are read, from ``data.KEY=VALUE``.  Raises ValueError for others."""
-    changes = _parse_overrides(overrides)
+    changes = parse_overrides(overrides)
     other = [key for key in changes if key != "data"]
     if other:
         raise ValueError(f"{other[0]}: settings that say how structures are read begin with data., as data.units=eV")
@@ -179,7 +179,7 @@ def _read(name: str) -> tuple[str, dict[str, Any]]:
     return origin, content
 
 
-def _parse_overrides(overrides: Overrides) -> dict[str, Any]:
+def parse_overrides(overrides: Overrides) -> dict[str, Any]:
     if isinstance(overrides, Mapping):
         return _nested(overrides)
     full = []

@@ -17,7 +17,7 @@ from denskit.data import load_data
 from denskit.data.loading import warnings_of_test
 from denskit.files import locked
 from denskit.models.base import SYMMETRIC_SITES
-from denskit.runtime.determinism import use_deterministic_algorithms
+from denskit.runtime.device import use_deterministic_algorithms
 from denskit.runtime.processes import Processes, join_processes
 from denskit.runtime.progress import counted
 from denskit.runtime.threads import threads_for

@@ -11,7 +11,7 @@ from typing import Self
 
 from rich.console import Console
 
-from denskit.files import atomic_write
+from denskit.files import write_rows
 from denskit.runtime.progress import Report, duration, progress_bar, unreported
 from denskit.training.overview import rows_of
 from denskit.training.run_folder import RunFolder
@@ -145,7 +145,7 @@ def _append_row(folder: RunFolder, values: Mapping[str, float | int], header: li
     }
     new = [name for name in values if name not in header]
     if new:
-        _write(folder, header + new, [*rows_of(folder), cells] if header else [cells])
+        write_rows(folder.metrics, header + new, [*rows_of(folder), cells] if header else [cells])
         return header + new
     with folder.metrics.open("a", newline="", encoding="utf-8") as stream:
         csv.DictWriter(stream, header, restval="").writerow(cells)
@@ -157,12 +157,5 @@ def _drop_later_rows(folder: RunFolder, first_step: int) -> list[str]:
     rows = rows_of(folder)
     if not rows:
         return []
-    _write(folder, list(rows[0]), [row for row in rows if int(row["step"]) <= first_step])
+    write_rows(folder.metrics, list(rows[0]), [row for row in rows if int(row["step"]) <= first_step])
     return list(rows[0])
-
-
-def _write(folder: RunFolder, header: list[str], rows: list[dict[str, str]]) -> None:
-    with atomic_write(folder.metrics) as temporary, temporary.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, header, restval="")
-        writer.writeheader()
-        writer.writerows(rows)

@@ -15,12 +15,11 @@ from denskit.data import LoadedData
 from denskit.data.base import Source, Subset, evenly, known_elements, spaced
 from denskit.data.config import SplitConfig
 from denskit.data.loading import FEW
-from denskit.data.structure_arrays import numbered
+from denskit.data.records import unknown_elements
 from denskit.models import build_force_field
 from denskit.models.base import ForceField
 from denskit.models.model_file import load_model, read_header
 from denskit.models.scaling import Scaling, fit_scaling
-from denskit.runtime.progress import counted
 from denskit.tasks import LearnedTask, Task
 from denskit.training.fine_tuning import HOLDERS, fine_tuned
 from denskit.training.parts import freeze
@@ -117,8 +116,11 @@ def _seeded(config: RunConfig, heads: dict[str, str], scaling: Scaling) -> Force
 def check_known_elements(force_field: ForceField, data: LoadedData, split: SplitConfig) -> None:
     """Raise ValueError naming the validation structures, of a sample where there are many, with elements that the
     training data lack."""
-    if data.valid is not None and (found := _unknown_elements(force_field, data.valid)):
-        raise ValueError(f"{found}. {_remedy(data, data.valid, split)}")
+    if data.valid is None:
+        return
+    looked_at = evenly(data.valid, SAMPLE)
+    if found := unknown_elements(looked_at, looked_at.elements_of_structures(), force_field.scaling.elements):
+        raise ValueError(f"{found}, but in no structure to train on. {_remedy(data, data.valid, split)}")
 
 
 def warn_of_unknown_elements(force_field: ForceField, data: LoadedData, split: SplitConfig) -> list[str]:
@@ -126,24 +128,10 @@ def warn_of_unknown_elements(force_field: ForceField, data: LoadedData, split: S
     test = data.test
     if not isinstance(test, Subset):
         return []
-    found = _unknown_elements(force_field, test if test.in_memory else evenly(test, FEW))
-    unjudged = "so denskit evaluate cannot judge the test split"
+    looked_at = evenly(test, SAMPLE if test.in_memory else FEW)
+    found = unknown_elements(looked_at, looked_at.elements_of_structures(), force_field.scaling.elements)
+    unjudged = "but in no structure to train on, so denskit evaluate cannot judge the test split"
     return [f"warning: {found}, {unjudged}. {_remedy(data, test, split)}"] if found else []
-
-
-def _unknown_elements(force_field: ForceField, source: Source) -> str:
-    """The structures with elements that the training data lack, in words; empty where there are none."""
-    looked_at, lacking = evenly(source, SAMPLE), set[int]()
-    frames = []
-    for system in looked_at:
-        if unknown := set(system.atomic_numbers.tolist()) - set(force_field.scaling.elements):
-            lacking |= unknown
-            frames.append(system.index)
-    if not frames:
-        return ""
-    symbols = " ".join(chemical_symbols[z] for z in sorted(lacking))
-    of = f"{len(frames)} of {counted(len(looked_at), 'structure')}"
-    return f"{source.name}: {symbols} in {of}, {numbered(np.array(frames))}, but in no structure to train on"
 
 
 def _remedy(data: LoadedData, lacks: Source, split: SplitConfig) -> str:

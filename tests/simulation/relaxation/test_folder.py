@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -135,10 +136,12 @@ def test_a_finished_run_repeats_nothing(tmp_path: Path) -> None:
 
 def test_trajectories_hold_every_geometry(tmp_path: Path) -> None:
     folder = RelaxationFolder(tmp_path / "out")
-    relax_into(folder, Morse(), structures(), SETTINGS, trajectories=True)
-    for index, (system, result) in enumerate(zip(structures(), folder.results(), strict=True)):
+    given = [replace(system, sid='of "two"\nlines') for system in structures()]
+    relax_into(folder, Morse(), given, SETTINGS, trajectories=True)
+    for index, (system, result) in enumerate(zip(given, folder.results(), strict=True)):
         frames = ase.io.read(folder.trajectory(index), ":")
         assert [frame.info["moves"] for frame in frames] == list(range(result.moves + 1))
+        assert {frame.info["sid"] for frame in frames} == {'of "two" lines'}
         np.testing.assert_allclose(frames[0].positions, system.positions, atol=1e-8)
         assert frames[-1].get_potential_energy() == pytest.approx(result.energy)
 

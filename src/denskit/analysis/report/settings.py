@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import shlex
 from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from denskit.analysis.report.page import Section, folded, paragraph, table, verbatim
 from denskit.analysis.run_results import RunResults
-from denskit.models.config import MEASURED
 from denskit.presets import preset_names
 from denskit.reading.documents import read_json
 from denskit.runtime.progress import counted, duration
 from denskit.settings import dotted
-from denskit.tasks import FOR_CRYSTALS, FOR_MANY_MATERIALS, FOR_SOME_MOLECULES
-from denskit.training.load_config import load_config
+from denskit.training.load_config import load_config, parse_overrides
 from denskit.training.settings import RunConfig
 
 _OF_EVERY_RUN = ("output", "seed", "device")
-_BY_DATA = (FOR_CRYSTALS, FOR_MANY_MATERIALS, FOR_SOME_MOLECULES)  # settings of the task that data decide
+_WITH_VALUE = ("-o", "--output", "--processes")  # options of the command that a value follows
 
 
 def cost(run: RunResults) -> Section:
@@ -50,76 +50,42 @@ def cost(run: RunResults) -> Section:
 
 
 def settings(run: RunResults) -> Section:
-    """Settings that differ from the nearest preset, and all of them folded."""
-    name, preset = _nearest_preset(run.config)
-    theirs, seed = _flat(preset), run.config.seed
-    rows = [
-        (key, str(value), str(theirs[key]) if key in theirs else "not there")
-        for key, value in _changed(run.config, preset).items()
-    ]
-    told = counted(len(rows), "setting")
-    parts = [
-        paragraph(
-            f"The run differs from the preset {name} in {told}, besides those that the data decide; the seed is {seed}."
-        ),
-        table(["setting", "this run", name], rows),
-        folded("All settings (YAML)", verbatim(run.yaml)),
-    ]
+    """The settings of the command beside those of its preset, and all of them folded."""
+    parts = [paragraph(f"The seed is {run.config.seed}."), folded("All settings (YAML)", verbatim(run.yaml))]
+    with suppress(ValueError):  # no command that trains today
+        if found := _given(run):
+            parts[:1] = found
     return Section("Settings", parts)
 
 
-def _changed(run: RunConfig, preset: RunConfig) -> dict[str, Any]:
-    """Settings of the run that its user gave and the preset does not."""
-    theirs = _flat(_as_sized(preset, run))
-    return {
-        key: value
-        for key, value in _flat(run).items()
-        if key not in _OF_EVERY_RUN and theirs.get(key) != value and not _is_decided(key, value, run, preset, theirs)
-    }
-
-
-def _as_sized(preset: RunConfig, run: RunConfig) -> RunConfig:
-    """The preset with the settings of the training that it has for as many structures as the run's.
-
-    Their row is the first one whose settings of the model the run has, but for given ones.
-    """
-    if not preset.sizes or run.training.init_from is not None:
-        return preset
-    own = run.model.model_dump(mode="json")
-    row = min(preset.sizes, key=lambda one: sum(own.get(name) != value for name, value in one.model.items()))
-    return preset.model_copy(update={"training": preset.training.model_copy(update=row.training)})
-
-
-def _is_decided(key: str, value: Any, run: RunConfig, preset: RunConfig, theirs: dict[str, Any]) -> bool:
-    """Whether a default, the training data or the starting model gave a setting (``fitted_settings.py``)."""
-    section, _, name = key.partition(".")
-    field = getattr(type(getattr(run, section)), "model_fields", {}).get(name.partition(".")[0])
-    usual = None if field is None else field.get_default()
-    if key not in theirs and value in (None, usual):
-        return True
-    if run.training.init_from is not None and (section == "model" or value == "trained"):
-        return True
-    if section == "model":
-        sized = any(row.model.get(name) == value for row in preset.sizes)
-        return sized or (name in MEASURED and theirs.get(key, 0) is None)
-    measured = name.partition(".")[0] == "sigma" and isinstance(theirs.get("task.sigma", usual), str)
-    return key == "sizes" or (section == "task" and (measured or any(chosen.get(name) == value for chosen in _BY_DATA)))
+def _given(run: RunResults) -> list[str]:
+    """The table of the settings that the command gave; empty where it named no preset, and of runs from Python."""
+    program, *words = _command(run) or [""]
+    if Path(program).name not in ("denskit", "__main__.py") or words[:1] != ["train"]:
+        return []
+    words = [word for before, word in pairwise(words) if not word.startswith("-") and before not in _WITH_VALUE]
+    if not words or words[0] not in preset_names():
+        return []
+    name, *overrides = words
+    own = _flat(run.config)
+    theirs = _flat(load_config(name, [text for text in overrides if text.startswith("data.molecule=")]))
+    rows = [
+        (key, str(own.get(key, value)), str(theirs.get(key, "not there")))
+        for key, value in dotted(parse_overrides(overrides))
+        if key not in _OF_EVERY_RUN
+    ]
+    told = f"The run began with the preset {name} and {counted(len(rows), 'setting')} of its command"
+    return [paragraph(f"{told}; the seed is {run.config.seed}."), table(["setting", "this run", name], rows)]
 
 
 def _flat(config: RunConfig) -> dict[str, Any]:
     return dict(dotted(config.document()))
 
 
-def _nearest_preset(run: RunConfig) -> tuple[str, RunConfig]:
-    """The preset of the same model from which the fewest settings differ."""
-    own, molecule = _flat(run), [f"data.molecule={run.data.molecule}"] if run.data.molecule else []
-    found = {}
-    for name in preset_names():
-        with suppress(ValueError):  # a preset of molecules, which this run has not
-            found[name] = load_config(name, molecule)
-    alike = {name: preset for name, preset in found.items() if preset.model.name == run.model.name} or found
-    best = min(alike, key=lambda name: len(_changed(run, alike[name])) + len(_flat(alike[name]).keys() - own.keys()))
-    return best, alike[best]
+def _command(run: RunResults) -> list[str]:
+    """The words of the command that began the run."""
+    found = read_json(run.folder.environment) if run.folder.environment.is_file() else {}
+    return list(map(str, found.get("command") or []))
 
 
 def environment(run: RunResults) -> Section:
@@ -130,7 +96,7 @@ def environment(run: RunResults) -> Section:
     packages = ", ".join(f"{name} {version}" for name, version in (found.get("packages") or {}).items())
     devices = ", ".join(found.get("devices") or []) or "none"
     rows = [
-        ("Command", shlex.join(map(str, found.get("command") or []))),
+        ("Command", shlex.join(_command(run))),
         ("Commit", str(found.get("commit") or "")),
         ("Python", str(found.get("python") or "")),
         ("Packages", packages),

@@ -209,6 +209,8 @@ class _Reader:
         if any(self._weighs(name, label, fields) for name, label in _WEIGHTS.items()):
             self.weighted.append(index)
         n = len(atoms)
+        fixed, constraints = fixed_atoms(atoms)
+        self.ignored.update(f"constraints {kind} (only wholly fixed atoms count as fixed)" for kind in constraints)
         energy, forces = self._label("energy", fields, index, 1), self._label("forces", fields, index, 3 * n)
         fid = atoms.info.get("fid")  # other programs may mean something else by it
         return System(
@@ -216,7 +218,7 @@ class _Reader:
             atomic_numbers=np.array(atoms.numbers, dtype=np.int64),
             cell=np.array(atoms.cell.array, dtype=np.float64),
             pbc=np.array(atoms.pbc, dtype=bool),
-            fixed=self._fixed(atoms),
+            fixed=fixed,
             tags=np.array(atoms.get_tags(), dtype=np.int64),
             energy=None if energy is None else energy.item(),
             forces=None if forces is None else forces.reshape(n, 3),
@@ -352,15 +354,6 @@ class _Reader:
         compared = _stress_of(value * self.stress_factor(other), other, atoms)
         return bool(np.abs(compared - stress).max() > CONTRADICTION * max(np.abs(stress).max(), LEAST_STRESS))
 
-    def _fixed(self, atoms: ase.Atoms) -> np.ndarray:
-        fixed = np.zeros(len(atoms), dtype=bool)
-        for constraint in atoms.constraints:
-            if isinstance(constraint, FixAtoms) or (isinstance(constraint, FixCartesian) and np.all(constraint.mask)):
-                fixed[constraint.index] = True
-            else:
-                self.ignored[f"constraints {type(constraint).__name__} (only wholly fixed atoms count as fixed)"] += 1
-        return fixed
-
     def _group(self, fields: dict[str, Any], index: int) -> str:
         key = self.config.group_key
         if key is None:
@@ -434,6 +427,17 @@ class _Reader:
                 f"structure (rms of {counted(len(self.free), 'frame')}), as with smeared electrons. Where the forces "
                 "are derivatives of the free energy, as VASP's are, say data.energy_key=free_energy"
             )
+
+
+def fixed_atoms(atoms: ase.Atoms) -> tuple[np.ndarray, list[str]]:
+    """Wholly fixed atoms [n] bool, and the kinds of all other constraints."""
+    fixed, others = np.zeros(len(atoms), dtype=bool), []
+    for constraint in atoms.constraints:
+        if isinstance(constraint, FixAtoms) or (isinstance(constraint, FixCartesian) and np.all(constraint.mask)):
+            fixed[constraint.index] = True
+        else:
+            others.append(type(constraint).__name__)
+    return fixed, others
 
 
 def _stress_of(value: np.ndarray, key: str, atoms: ase.Atoms) -> np.ndarray:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from denskit.evaluation.study.config import short
+from denskit.evaluation.study.data import of_other_structures
 from denskit.evaluation.study.results import Found, Results, tabulate
 from denskit.evaluation.study.running import seconds_of_run
-from denskit.evaluation.study.same_structures import of_other_structures
 from denskit.files import sha256_of, short_names
 from denskit.models.config import MEASURED
 from denskit.models.model_file import read_header

@@ -448,7 +448,6 @@ def _row_of(base: str, frames: Any) -> int | None:
 
 @cache
 def _sizes(base: str) -> tuple[SizeRow, ...]:
-    """The rows of ``sizes`` in a preset or file."""
     try:
         return load_config(base).sizes
     except (ValueError, OSError):  # it wants further settings, which its runs have

@@ -7,17 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from denskit.data import load_data
 from denskit.data.base import Source, elements_of
 from denskit.data.readers.folders import read_warned
 from denskit.data.readers.formats import open_unchecked
+from denskit.data.records import unknown_elements
 from denskit.evaluation.evaluate import evaluate, has_test, reading, source_of
 from denskit.evaluation.study.config import RELAXATION, SIMULATION, TEST, Relaxations, StudyConfig
 from denskit.files import write_json
 from denskit.models.model_file import read_header
-from denskit.models.scaling import Scaling
 from denskit.reading.documents import read_json
 from denskit.simulation.potential import Potential
 from denskit.simulation.relaxation import PROTOCOLS
@@ -91,13 +89,13 @@ def require_judgeable(study: StudyConfig, config: RunConfig) -> None:
     known = elements_of(data.train)
     if config.training.init_from is not None:
         known |= set(read_header(model_file(config.training.init_from))["scaling"]["elements"])
-    scaling = Scaling(elements=known)
     for file in study.tests.values():
         source = read_warned(file, reading_like(config.data.model_dump(mode="json"), file), open_unchecked)
-        try:
-            scaling.check_elements(np.array(list(elements_of(source) if source.in_memory else ())), file)
-        except ValueError as error:
-            raise ValueError(f"{error}, or take this file out of tests") from None
+        if found := unknown_elements(source, source.elements_of_structures() if source.in_memory else (), known):
+            raise ValueError(
+                f"{found}, but in no structure to train on. Train with data that have the elements, or take this file "
+                "out of tests"
+            )
 
 
 def _require_references(study: StudyConfig, test: Source | None) -> None:

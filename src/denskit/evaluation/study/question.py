@@ -215,7 +215,6 @@ def _training(run: StudyRun, cost: Cost) -> TrainingConfig:
 
 
 def _epochs(run: StudyRun, cost: Cost) -> float:
-    """Length of a training."""
     training = _training(run, cost)
     per_epoch = steps_per_epoch(run.point.get(FRAMES, cost.train), training.batch_size, training.drop_last)
     return training.epochs or (training.max_steps or 0) / per_epoch

@@ -73,7 +73,6 @@ def _signed(percent: float) -> str:
 
 
 def _seeds(row: Row, columns: Sequence[Column]) -> str:
-    """How many seeds a row has."""
     return str(max((row.means[column].count for column in columns if column in row.means), default=0))
 
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from denskit.evaluation.study.config import FRAMES, StudyConfig, StudyRun, overrides, runs_of
+from denskit.evaluation.study.data import split_settings
 from denskit.evaluation.study.judges import require_judgeable
-from denskit.evaluation.study.splits import split_settings
 from denskit.runtime.device import choose_device, gpus_to_share
 from denskit.runtime.threads import cores
 from denskit.training.cost import Cost

@@ -91,13 +91,13 @@ class SharedTensorProductLinear(_PathLinear):
             blocks = [block for block in plan.blocks if block.m == m and block.l3 in scaled]
             matrix = _order_matrix(blocks, scaled, self.channels_in)
             rows, flat = rows_of(m), f[m].flatten(1)
-            mixed = torch.addmm(self._bias(matrix), flat, matrix) if m == 0 and 0 in scaled else flat @ matrix
+            if m == 0 and 0 in scaled:  # the bias of the scalars is zero on all other columns
+                bias = torch.cat((self.bias, matrix.new_zeros(matrix.shape[1] - len(self.bias))))
+                mixed = torch.addmm(bias, flat, matrix)
+            else:
+                mixed = flat @ matrix
             out.append(mixed.unflatten(1, (rows, matrix.shape[1] // rows)))
         return out
-
-    def _bias(self, matrix: Tensor) -> Tensor:
-        """The bias of the scalars, zero on all other columns of m = 0."""
-        return torch.cat((self.bias, matrix.new_zeros(matrix.shape[1] - len(self.bias))))
 
 
 def _order_matrix(blocks: Sequence[CoupledBlock], scaled: dict[int, Tensor], channels_in: tuple[int, ...]) -> Tensor:

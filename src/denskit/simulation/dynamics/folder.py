@@ -87,10 +87,6 @@ class DynamicsPlan:
             if value is not None and not (isinstance(value, int | float | np.number) and value >= 0):
                 raise ValueError(f"{name} is {value!r} {unit}; give 0 or more")
 
-    def has_last_frame(self, outcome: Outcome) -> bool:
-        """Whether the last step is written beside the frames at their interval."""
-        return not outcome.interrupted and outcome.state.step % self.frame_every > 0
-
 
 def warn_or_log(text: str) -> None:
     """Warnings as warnings of Python, all else to the logger ``denskit``."""
@@ -152,7 +148,8 @@ def _simulated(
     folder, settings = Path(plan.folder), plan.settings
     potential = cast(Potential, potential_of(potential, stress=settings.ensemble == "npt"))
     _check_committee(plan, potential)
-    batch, masses = batch_of(structures, potential.device), _masses(structures)
+    batch = batch_of(structures, potential.device)
+    masses = torch.from_numpy(np.concatenate(list(map(masses_of, structures, count())))) * AMU
     origin, boxed = origin_of(batch, masses, potential), _boxed(structures, potential)
     dynamics = Dynamics(potential, settings)
     work = WorkFolder(folder, "simulation", RESTART)
@@ -242,11 +239,6 @@ class _Clock:
         speed = (state.step - self.first) * timestep * 1e-6 * 86_400 / (now - self.begin)
         text = f"{state.step * timestep / 1000:.3f} ps, {speed:.3g} ns/day x {state.batch.num_systems}"
         self.report(state.step, f"{text}, {float(state.temperature.mean()):.0f} K", self.plan.steps)
-
-
-def _masses(structures: Sequence[ase.Atoms]) -> Tensor:
-    """Masses [N] (eV fs^2/Å^2) of the structures' atoms."""
-    return torch.from_numpy(np.concatenate(list(map(masses_of, structures, count())))) * AMU
 
 
 def _notes(

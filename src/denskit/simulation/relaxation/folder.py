@@ -6,7 +6,6 @@ structures under way.  A killed run continues from these two files.
 
 from __future__ import annotations
 
-import csv
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -18,8 +17,10 @@ import ase.io
 import numpy as np
 
 from denskit.batch import System
+from denskit.data.extxyz_fields import header_fields
+from denskit.data.frames import exact_extxyz
 from denskit.data.writing import IDENTIFIERS, names_of, plain, relaxed_at
-from denskit.files import atomic_write, write_json, writing
+from denskit.files import atomic_write, write_json, write_rows, writing
 from denskit.reading.budget import naming
 from denskit.reading.documents import parse_json, read_json
 from denskit.runtime.progress import Report, unreported
@@ -96,7 +97,7 @@ class RelaxationFolder(WorkFolder):
         """Append a frame to the trajectory of its structure."""
         results = {"energy": snapshot.energy, "forces": snapshot.forces}
         atoms = relaxed_at(plain(system), snapshot.positions, snapshot.cell, results)
-        atoms.info["moves"] = snapshot.moves
+        atoms.info = header_fields(atoms.info)[0] | {"moves": snapshot.moves}
         self.trajectories.mkdir(exist_ok=True)
         with writing(path := self.trajectory(snapshot.index)):
             ase.io.write(path, atoms, format="extxyz", append=True)
@@ -139,11 +140,15 @@ class RelaxationFolder(WorkFolder):
                 system = source[relaxed.index]
                 given = original(system)
                 fields[-1] = {name: given.info[name] for name in IDENTIFIERS if name in given.info}
-                ase.io.write(frames, relaxed.atoms(given), format="extxyz")
+                atoms = relaxed.atoms(given)
+                atoms.calc.of_model = False  # that is of frames in memory
+                frames.writelines(exact_extxyz([atoms]))
                 change = _volume_change(system, relaxed)
                 changed += relaxed.sound and abs(change or 0.0) > LARGE_CHANGE
                 rows[-1] |= {"formula": given.get_chemical_formula(), **_numbers(system, relaxed, change)}
-        self._write_table(rows, names_of(fields))
+        names = names_of(fields)
+        columns = [column for column in COLUMNS if column != "name" or any(names)]
+        write_rows(self.table, columns, [{**row, "name": name} for row, name in zip(rows, names, strict=True)])
         summary = {
             "models": list(models),
             "structures": counts.total(),
@@ -155,14 +160,6 @@ class RelaxationFolder(WorkFolder):
         }
         write_json(self.summary, summary)
         return summary
-
-    def _write_table(self, rows: list[dict[str, Any]], names: list[str]) -> None:
-        """Write summary.csv; without names the column is left out."""
-        columns = [column for column in COLUMNS if column != "name" or any(names)]
-        with atomic_write(self.table) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, columns, extrasaction="ignore")
-            writer.writeheader()
-            writer.writerows({**row, "name": name} for row, name in zip(rows, names, strict=True))
 
 
 def relax_into(

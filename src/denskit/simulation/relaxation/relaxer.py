@@ -285,7 +285,6 @@ def _are_systems(structures: object) -> bool:
 
 
 def _snapshot(running: Running, batch: Batch, evaluation: Evaluation, place: int) -> Snapshot:
-    """The evaluated geometry of the structure at ``place`` in the batch."""
     atoms = batch.system_index == place
     return Snapshot(
         index=int(running.index[place]),

@@ -19,38 +19,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from denskit.geometry.so2 import CouplePlan, couple_plan, rows_of
-from denskit.models.equiformer.kernels.plan import AggregatePlan, GatePlan, Tensors, aggregate_plan, gate_plan
-
-
-def _couple_layout(
-    channels: list[int], l_out: int, m_max: int, source: Tensor, target: Tensor
-) -> tuple[CouplePlan, Tensor, Tensor]:
-    return couple_plan(tuple(channels), l_out, m_max), source, target
-
-
-def _couple_outputs(plan: CouplePlan, source: Tensor, target: Tensor, inputs: Tensors) -> list[Tensor]:
-    return [inputs[-1].new_empty(source.shape[0], rows_of(block.m), block.width) for block in plan.blocks]
-
-
-def _gate_layout(num_scalars: int, widths: list[int], num_logits: int, m_max: int) -> tuple[GatePlan]:
-    return (gate_plan(num_scalars, tuple(widths), num_logits, m_max),)
+from denskit.geometry.so2 import couple_plan, rows_of
+from denskit.models.equiformer.kernels.plan import GatePlan, Tensors, aggregate_plan, gate_plan
 
 
 def _gate_outputs(plan: GatePlan, inputs: Tensors) -> list[Tensor]:
     first, edges = inputs[0], inputs[0].shape[0]
     grouped = [first.new_empty(edges, rows_of(m), plan.width(m)) for m in range(plan.m_max + 1)]
     return [*grouped, first.new_empty(edges, plan.num_logits)]
-
-
-def _aggregate_layout(
-    degrees: list[int], channels: list[int], m_max: int, target: Tensor, num_atoms: int
-) -> tuple[AggregatePlan, Tensor, int]:
-    return aggregate_plan(tuple(degrees), tuple(channels), m_max), target, num_atoms
-
-
-def _aggregate_outputs(plan: AggregatePlan, target: Tensor, num_atoms: int, inputs: Tensors) -> list[Tensor]:
-    return [inputs[0].new_empty(num_atoms, 2 * l + 1, c) for l, c in zip(plan.degrees, plan.channels, strict=True)]
 
 
 class Operation(NamedTuple):
@@ -63,13 +39,23 @@ class Operation(NamedTuple):
 
 OPERATIONS = {
     "couple": Operation(
-        "int[] channels, int l_out, int m_max, Tensor source, Tensor target", _couple_layout, _couple_outputs
+        "int[] channels, int l_out, int m_max, Tensor source, Tensor target",
+        lambda channels, l_out, m_max, *edges: (couple_plan(tuple(channels), l_out, m_max), *edges),
+        lambda plan, source, target, inputs: [
+            inputs[-1].new_empty(source.shape[0], rows_of(block.m), block.width) for block in plan.blocks
+        ],
     ),
-    "gate": Operation("int num_scalars, int[] widths, int num_logits, int m_max", _gate_layout, _gate_outputs),
+    "gate": Operation(
+        "int num_scalars, int[] widths, int num_logits, int m_max",
+        lambda num_scalars, widths, *sizes: (gate_plan(num_scalars, tuple(widths), *sizes),),
+        _gate_outputs,
+    ),
     "aggregate": Operation(
         "int[] degrees, int[] channels, int m_max, Tensor target, SymInt num_atoms",
-        _aggregate_layout,
-        _aggregate_outputs,
+        lambda degrees, channels, m_max, *atoms: (aggregate_plan(tuple(degrees), tuple(channels), m_max), *atoms),
+        lambda plan, target, num_atoms, inputs: [
+            inputs[0].new_empty(num_atoms, 2 * l + 1, c) for l, c in zip(plan.degrees, plan.channels, strict=True)
+        ],
     ),
 }
 LISTS = {"forward": ("inputs",), "backward": ("inputs", "grads"), "double_backward": ("inputs", "grads", "cotangents")}
