@@ -111,3 +111,11 @@ def test_other_files_are_named(tmp_path: Path) -> None:
     path.write_bytes(b"no database at all" * 100)
     with pytest.raises(Unreadable, match=r"a\.db cannot be read as a database of ASE: .*not a database"):
         read_file(path)
+
+
+def test_a_row_without_positions_is_named(tmp_path: Path) -> None:
+    path = changed(tmp_path / "mine.db", "UPDATE systems SET positions = NULL")
+    with pytest.raises(
+        ValueError, match=r"mine.db: all atoms are at one place \(the record holds no positions\) in frame 0"
+    ):
+        read_file(path)
