@@ -119,3 +119,13 @@ def test_a_row_without_positions_is_named(tmp_path: Path) -> None:
         ValueError, match=r"mine.db: all atoms are at one place \(the record holds no positions\) in frame 0"
     ):
         read_file(path)
+
+
+def test_damage_is_told_in_one_line(tmp_path: Path) -> None:
+    path = written(tmp_path / "mine.db", rows=40)
+    content = bytearray(path.read_bytes())
+    content[5 * 4096 : 6 * 4096] = bytes([7]) * 4096
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"mine.db is a damaged file of SQLite .*Page") as raised:
+        read_file(path)
+    assert "\n" not in str(raised.value)
