@@ -94,7 +94,10 @@ def test_one_volume_is_noted(tmp_path: Path) -> None:
 
     def noted(structures: list[ase.Atoms]) -> bool:
         notes = [str(found) for found in inspect_file(_files(tmp_path, structures)).findings]
-        return any("all have one volume" in note and "compressed, expanded and sheared cells" in note for note in notes)
+        said = [note for note in notes if "all have one volume" in note]
+        assert all("compressed, expanded and sheared cells, in steps of at most 2 % (docs/" in note for note in said)
+        assert all("data.stress_sign=compression" in note and len(note) < 400 for note in said)
+        return bool(said)
 
     hot = [bulk(metal, cubic=True) for metal in ("Cu", "Ag") for _ in range(4)]
     for seed, atoms in enumerate(hot):

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import ase
 import numpy as np
 import pytest
+import torch
 from ase.neighborlist import neighbor_list
 
 from denskit.batch import System
+from denskit.data.base import collate
 from denskit.data.structure_arrays import StructureArrays, close_pair
+from denskit.geometry.lattice import SAME_PLACE
+from denskit.geometry.neighbors import build_neighbors
 
 
 def _many(system: System, count: int) -> StructureArrays:
@@ -71,22 +76,35 @@ def test_a_label_that_no_frame_has_cannot_be_masked(systems: dict[str, System]) 
 def test_two_atoms_at_one_place(systems: dict[str, System], name: str) -> None:
     system = systems[name]
     positions = system.positions.copy()
-    positions[1] = positions[0] + [3e-4, -2e-4, 1e-4]
+    positions[1] = positions[0] + [3e-5, -2e-5, 1e-5]
     bad = replace(system, positions=positions)
     frames = StructureArrays.from_systems([system, bad, system], name="mine.npz")
     with pytest.raises(ValueError, match=r"mine.npz: atoms \d and \d of frame 1 .* are at one place"):
         frames.checked(required=(), missing="mask")
-    positions[1] = positions[0] + [3e-3, -2e-3, 1e-3]
+    positions[1] = positions[0] + [3e-4, -2e-4, 1e-4]
     StructureArrays.from_systems([replace(system, positions=positions)], name="mine.npz").checked(
         required=(), missing="mask"
     )
+
+
+def test_one_distance_is_one_place_in_data_and_in_the_search_of_neighbours(systems: dict[str, System]) -> None:
+    system = systems["ethanol"]
+    for apart, refused in ((0.5 * SAME_PLACE, True), (2 * SAME_PLACE, False)):
+        positions = system.positions.copy()
+        positions[1] = positions[0] + [apart, 0, 0]
+        near = replace(system, positions=positions)
+        batch, _ = collate([near], torch.float64)
+        with pytest.raises(ValueError, match=f"at one place.*{SAME_PLACE} Å") if refused else nullcontext():
+            StructureArrays.from_systems([near], name="x").checked(required=(), missing="mask")
+        with pytest.raises(ValueError, match=f"at one place.*{SAME_PLACE} Å") if refused else nullcontext():
+            build_neighbors(batch, 5.0)
 
 
 def test_an_atom_on_the_image_of_another(systems: dict[str, System]) -> None:
     for name, shift in (("triclinic", [1, -2, 1]), ("copper", [0, 0, 1]), ("slab", [-1, 3, 0])):
         system = systems[name]
         positions = system.positions.copy()
-        positions[1] = positions[0] + np.array(shift) @ system.cell + 2e-4
+        positions[1] = positions[0] + np.array(shift) @ system.cell + 2e-5
         with pytest.raises(ValueError, match="at one place"):
             StructureArrays.from_systems([replace(system, positions=positions)], name="x").checked(
                 required=(), missing="error"

@@ -36,8 +36,9 @@ from denskit.data.readers.shards import (
 )  # fmt: skip
 from denskit.data.records import Joined
 from denskit.data.splits import content_in_words
-from denskit.data.structure_arrays import CLOSEST, StructureArrays, close_pair
+from denskit.data.structure_arrays import StructureArrays, close_pair
 from denskit.files import atomic_write, output_folder, sha256_of, write_json
+from denskit.geometry.lattice import SAME_PLACE
 from denskit.runtime.progress import Report, counted, unreported
 from denskit.runtime.work_folder import WorkFolder, append_line, whole_lines
 from denskit.runtime.workers import end_with_parent
@@ -63,7 +64,7 @@ class _Plan:
                 record = source.indices[record] if isinstance(source, Subset) else record
                 raise ValueError(
                     f"{source.name}, record {record} (counted from 0): atoms {pair[0]} and {pair[1]} are at one place, "
-                    f"less than {CLOSEST} Å apart. Leave it out"
+                    f"less than {SAME_PLACE} Å apart. Leave it out"
                 )
             yield system
 

@@ -19,6 +19,7 @@ from denskit.data.structure_arrays import (
     LABELS,
     MASK_STRESS,
     NO_LATTICE,
+    NO_POSITIONS,
     NO_STRESS,
     NOT_FINITE,
     SHOWN,
@@ -89,6 +90,8 @@ def _check_geometry(system: System, where: str) -> None:
         raise ValueError(f"{where}: {UNKNOWN_ELEMENTS}, from {numbers.min()} to {numbers.max()}")
     if lacks_lattice(system.cell, system.pbc):
         raise ValueError(f"{where}: {NO_LATTICE}: {system.cell.tolist()} Å")
+    if len(system) > 1 and (system.positions == system.positions[0]).all():
+        raise ValueError(f"{where}: {NO_POSITIONS}")
 
 
 @dataclass(frozen=True)

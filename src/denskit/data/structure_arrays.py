@@ -11,13 +11,13 @@ from scipy.spatial import cKDTree
 
 from denskit.batch import ISOLATED, MAX_ATOMIC_NUMBER, System
 from denskit.data.base import Source
-from denskit.geometry.lattice import lattices
+from denskit.geometry.lattice import SAME_PLACE, lattices
 
 LABELS = ("energy", "forces", "stress")
-CLOSEST = 1e-3  # Å: below this two atoms are at one place
 NOT_FINITE = "positions or cell are NaN or infinite"
 UNKNOWN_ELEMENTS = f"atomic numbers outside 1 to {MAX_ATOMIC_NUMBER}"
 NO_LATTICE = "periodic along directions whose cell vectors are zero or linearly dependent"
+NO_POSITIONS = "all atoms are at one place (the record holds no positions)"
 NO_STRESS = "cannot have a stress, which is per volume: not periodic in three directions"
 WITHOUT = {  # how to train without a label
     "energy": "task.energy_weight=0 data.references=none",
@@ -242,11 +242,13 @@ def geometry_defects(structures: StructureArrays) -> dict[str, np.ndarray]:
     finite = structures.all_atoms(np.isfinite(structures.positions).all(axis=1))
     finite &= np.isfinite(structures.cell).all(axis=(1, 2))
     cell = np.where(finite[:, None, None], structures.cell, 0)
+    first = structures.positions[np.repeat(structures.starts[:-1], structures.sizes)]
     found = {
         "no atoms": structures.sizes == 0,
         NOT_FINITE: ~finite,
         UNKNOWN_ELEMENTS: ~structures.all_atoms((numbers >= 1) & (numbers <= MAX_ATOMIC_NUMBER)),
         NO_LATTICE: finite & lacks_lattice(cell, structures.pbc),
+        NO_POSITIONS: (structures.sizes > 1) & structures.all_atoms((structures.positions == first).all(axis=1)),
     }
     return {defect: mask for defect, mask in found.items() if mask.any()}
 
@@ -270,7 +272,7 @@ def lacks_lattice(cell: np.ndarray, pbc: np.ndarray) -> np.ndarray:
 
 
 def _check_distances(structures: StructureArrays) -> None:
-    """Raise ValueError for two atoms closer than ``CLOSEST``, images included."""
+    """Raise ValueError for two atoms closer than ``SAME_PLACE``, images included."""
     first = structures.sizes[0]
     alike = bool((structures.sizes == first).all()) and not structures.pbc.any() and first <= 64
     if alike:  # many small molecules: all pairs, in chunks, is 20 times faster than a tree for each
@@ -278,7 +280,7 @@ def _check_distances(structures: StructureArrays) -> None:
         one, other = np.triu_indices(first, k=1)
         for begin in range(0, len(structures), 2000):
             part = positions[begin : begin + 2000]
-            close = ((part[:, one] - part[:, other]) ** 2).sum(axis=2) < CLOSEST**2
+            close = ((part[:, one] - part[:, other]) ** 2).sum(axis=2) < SAME_PLACE**2
             if close.any():
                 place, pair = np.argwhere(close)[0]
                 _raise_close(structures, begin + place, one[pair], other[pair])
@@ -290,7 +292,7 @@ def _check_distances(structures: StructureArrays) -> None:
 
 
 def close_pair(
-    positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray, within: float = CLOSEST
+    positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray, within: float = SAME_PLACE
 ) -> tuple[int, int] | None:
     """Two atoms of a structure nearer than ``within`` (Å), images included, if there are any; an atom and its own
     image are no pair.  Periodic directions must have cell vectors that span them."""
@@ -319,7 +321,7 @@ def close_pair(
 def _raise_close(structures: StructureArrays, index: int, one: int, other: int) -> None:
     raise ValueError(
         f"{structures.name}: atoms {one} and {other} of frame {index} (both counted from 0) are at one place, less "
-        f"than {CLOSEST} Å apart. Remove one of them, or the frame"
+        f"than {SAME_PLACE} Å apart. Remove one of them, or the frame"
     )
 
 

@@ -25,7 +25,15 @@ _SHOWN = 300  # letters of another program's message
 
 
 class Unreadable(ValueError):
-    """A file that cannot be read; the message names the file and the place."""
+    """A file that cannot be read; the message names the file and the place, in one line."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(one_line(text))
+
+
+def one_line(text: str) -> str:
+    """A text without line breaks, as other programs have them in their messages."""
+    return " ".join(line.strip() for line in text.splitlines())
 
 
 def allowance(size: int) -> int:

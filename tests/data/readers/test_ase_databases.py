@@ -111,3 +111,21 @@ def test_other_files_are_named(tmp_path: Path) -> None:
     path.write_bytes(b"no database at all" * 100)
     with pytest.raises(Unreadable, match=r"a\.db cannot be read as a database of ASE: .*not a database"):
         read_file(path)
+
+
+def test_a_row_without_positions_is_named(tmp_path: Path) -> None:
+    path = changed(tmp_path / "mine.db", "UPDATE systems SET positions = NULL")
+    with pytest.raises(
+        ValueError, match=r"mine.db: all atoms are at one place \(the record holds no positions\) in frame 0"
+    ):
+        read_file(path)
+
+
+def test_damage_is_told_in_one_line(tmp_path: Path) -> None:
+    path = written(tmp_path / "mine.db", rows=40)
+    content = bytearray(path.read_bytes())
+    content[5 * 4096 : 6 * 4096] = bytes([7]) * 4096
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"mine.db is a damaged file of SQLite .*Page") as raised:
+        read_file(path)
+    assert "\n" not in str(raised.value)

@@ -55,11 +55,10 @@ def one_volume(sample: Sample) -> Iterator[Finding]:
     yield sample.finding(
         "note",
         "periodic structures of the same atoms all have one volume",
-        "how they respond to another one is known by their stress alone, whose sign cannot be compared with energies "
-        "here (VASP's is the opposite: data.stress_sign=compression)",
+        "their response to another one is known by the stress alone, whose sign cannot be tested here (VASP's is the "
+        "opposite: data.stress_sign=compression)",
         "For equations of state, elastic constants and relaxed cells add compressed, expanded and sheared cells, in "
-        "steps of at most 2 %: without any, bulk moduli of four metals came out a quarter to a half too small; with "
-        "some, C12 and C44 were right, and C11 too small, most in steps of 5 % (docs/results_crystals.md)",
+        "steps of at most 2 % (docs/results_crystals.md)",
     )
 
 

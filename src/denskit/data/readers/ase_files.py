@@ -27,7 +27,7 @@ from denskit.data.readers import extxyz
 from denskit.data.readers.ase_databases import check_tables, is_database, rows
 from denskit.data.readers.npz import SPELLINGS
 from denskit.data.structure_arrays import StructureArrays, numbered
-from denskit.reading.budget import PACKED, PART, Lines, Unreadable, require_allowed, require_unpackable
+from denskit.reading.budget import PACKED, PART, Lines, Unreadable, one_line, require_allowed, require_unpackable
 from denskit.runtime.progress import counted
 
 _POSCAR = re.compile(r"POSCAR|CONTCAR|CENTCAR|\.(vasp|poscar)\b")  # as ASE knows them by name
@@ -162,7 +162,7 @@ def _readable(path: Path) -> Iterator[ase.Atoms]:
                 ) from error
             raise ValueError(
                 f"{path} cannot be read {where}: it is truncated, or not a file of structures that ASE knows "
-                f"({type(error).__name__}: {error})"
+                f"({type(error).__name__}: {one_line(str(error))})"
             ) from error
         if atoms is None:
             return
