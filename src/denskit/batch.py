@@ -115,7 +115,7 @@ class Edges(_Tensors):
 class Batch(_Tensors):
     """Structures as one graph, without labels: a model never sees them."""
 
-    positions: Tensor  # [N, 3] Å
+    positions: Tensor  # [N, 3] Å; in float32 usually relative to the first atom of the structure (collate)
     atomic_numbers: Tensor  # [N] int64
     cell: Tensor  # [B, 3, 3] Å, rows are lattice vectors
     pbc: Tensor  # [B, 3] bool

@@ -447,26 +447,37 @@ def test_a_shift_fitted_to_one_composition_warns_of_others_once() -> None:
 
 
 def test_charges_that_were_not_trained_on_are_told_once(systems: dict[str, System]) -> None:
-    """A model of anions knows theirs; files of earlier versions do not say."""
-    neutral = replace(systems["water"], energy=-1.0)
-    anion = replace(neutral, electrons=(("total_charge", -1.0), ("spin", 1.0)))
+    """A model of anions knows theirs; structures that say none are told nothing."""
+    silent = replace(systems["water"], energy=-1.0)
+    neutral = replace(silent, electrons=(("charge", 0.0),))
+    anion = replace(silent, electrons=(("total_charge", -1.0 + 1e-7), ("spin", 1.0)))
     fitted = {}
-    for name, frames in {"neutral": [neutral], "anions": [anion], "both": [anion, neutral]}.items():
+    for name, frames in {"silent": [silent], "anions": [anion], "both": [anion, silent]}.items():
         fitted[name], _ = fit_scaling(frames, references="fit", scale="energy_std", gradient_forces=True)
-    assert fitted["neutral"].to_dict()["charges"] == [0.0] and fitted["both"].to_dict()["charges"] == [-1.0, 0.0]
+    assert "charges" not in fitted["silent"].to_dict() and fitted["both"].to_dict()["charges"] == [-1.0, 0.0]
+    again = Scaling.from_dict(fitted["anions"].to_dict())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        fitted["neutral"].check_structure(neutral)
-        again = Scaling.from_dict(fitted["anions"].to_dict())
-        for scaling in (again, fitted["both"], Scaling(elements=[1, 8])):  # the last is of a file that does not say
-            scaling.check_structure(anion)
-    with pytest.warns(UserWarning, match=r"ions.xyz, frame 3, has a total charge of -1, and no model sees one"):
-        fitted["neutral"].check_structure(anion, "ions.xyz, frame 3,")
+        for scaling, structure in (
+            (fitted["silent"], neutral),
+            (again, anion),
+            (again, silent),
+            (fitted["both"], anion),
+        ):
+            scaling.check_structure(structure)
+    with pytest.warns(UserWarning, match=r"ions.xyz, frame 3, has a total charge of -1, and no .* no total charge, as"):
+        fitted["silent"].check_structure(anion, "ions.xyz, frame 3,")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        fitted["neutral"].check_structure(anion, "ions.xyz, frame 4,")
-    with pytest.warns(UserWarning, match="has no total charge, .*whose total charge is -1"):
+        fitted["silent"].check_structure(anion, "ions.xyz, frame 4,")
+    with pytest.warns(UserWarning, match=r"a total charge of 0, .*which have a total charge of -1\."):
         again.check_structure(neutral)
+
+
+def test_sums_of_partial_charges_are_no_total_charges(systems: dict[str, System]) -> None:
+    frames = [replace(systems["water"], energy=-1.0, electrons=(("charge", 0.1 * n),)) for n in range(30)]
+    scaling, _ = fit_scaling(frames, references="fit", scale="energy_std", gradient_forces=True)
+    assert scaling.charges == [] and "charges" not in scaling.to_dict()
 
 
 def test_given_references_far_from_the_energies_are_warned_of() -> None:

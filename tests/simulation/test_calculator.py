@@ -262,13 +262,28 @@ def test_errors_say_what_is_wrong(tmp_path: Path) -> None:
 def test_a_charge_that_was_not_trained_on_is_told_once() -> None:
     ion = molecule("H2O")
     ion.info["charge"] = 1
-    ion.calc = DenskitCalculator(trained())
-    with pytest.warns(UserWarning, match="the structure has a total charge of 1, which no model sees"):
+    model = copy.deepcopy(trained())
+    ion.calc = DenskitCalculator(model)
+    with pytest.warns(UserWarning, match="the structure has a total charge of 1, and no model sees one"):
         ion.get_potential_energy()
     ion.calc.reset()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         ion.get_potential_energy()
+
+
+def test_a_refused_structure_is_refused_again() -> None:
+    """And not evaluated with the atoms of the one before."""
+    calculator = DenskitCalculator(trained())
+    for before in (None, molecule("H2O")):
+        if before is not None:
+            before.calc = calculator
+            before.get_potential_energy()
+        sulphide = molecule("SH2")
+        sulphide.calc = calculator
+        for _ in range(2):
+            with pytest.raises(ValueError, match="has S, which this model was not trained on"):
+                sulphide.get_potential_energy()
 
 
 def test_calls_keep_nothing() -> None:

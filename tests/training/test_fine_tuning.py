@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from ase.formula import Formula
 
 from denskit.analysis.report.summary import training_in_words
 from denskit.analysis.run_results import RunResults
@@ -588,3 +590,30 @@ def test_a_run_names_its_first_model_from_anywhere(tiny: Tiny, trained: Path, mo
     assert shipped["training"]["init_from"] == "zoo:ethanol-xtb"
     earlier = written | {"training": written["training"] | {"init_from": trained.name}}
     assert config.completed(earlier)["training"]["init_from"] == str(trained), "as it was once written"
+
+
+def _counts(*formulas: str) -> np.ndarray:
+    return counts_of([Formula(formula).count() for formula in formulas])
+
+
+@pytest.mark.parametrize(
+    ("replayed", "new", "warned"),
+    [
+        (["CH4"], ["H2O"], ""),
+        (["CH4", "C2H6"], ["H2O"], ""),  # oxygen makes up for hydrogen
+        (["CH4", "C2H6", "C2H6O"], ["H2O"], "CH4, C2H6, C2H6O"),  # these four contradict each other
+        (["CH4"], ["H2O", "CH2O"], ""),
+        (["CH4"], ["CH4", "H2O"], "CH4"),  # new structures say otherwise
+    ],
+)
+def test_replayed_energies_stay_where_new_ones_let_them(replayed: list[str], new: list[str], warned: str) -> None:
+    trained = Scaling(elements=[1, 6, 8], references={"H": -13.0, "C": -1000.0, "O": -2000.0})
+    constants = _Constants(copy.deepcopy(trained))
+    constants.scaling.references[[1, 6, 8]] -= 1000.0  # as a fit of one common value
+    before = _counts(*new) @ constants.scaling.references.numpy()
+    said = constants.keep(_counts(*replayed), _counts(*new), trained)
+    after = constants.scaling.references.numpy()
+    np.testing.assert_allclose(_counts(*new) @ after, before, atol=1e-6)
+    moved = np.abs(_counts(*replayed) @ (after - trained.references.numpy()))
+    assert (moved.max() > 1e-4) == bool(warned) == any(line.startswith("warning: ") for line in said)
+    assert warned in said[-1]

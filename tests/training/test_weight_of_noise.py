@@ -9,7 +9,11 @@ import numpy as np
 import pytest
 
 from denskit.batch import System
+from denskit.data import load_data
+from denskit.runtime.processes import join_processes
 from denskit.tasks import FOR_CRYSTALS, DeNSConfig
+from denskit.training import forecast
+from denskit.training.cost import Cost
 from denskit.training.fitted_denoising import SOME_MOLECULES, fit_dens_to_crystals, fit_weight_to_length, paying_epochs
 from denskit.training.forecast import forecasts_of
 from denskit.training.load_config import RunConfig, load_config
@@ -51,7 +55,8 @@ def test_some_molecules_trained_to_the_end_take_the_larger_weight(systems: dict[
 
 def test_what_was_not_measured_keeps_the_default(systems: dict[str, System]) -> None:
     frames = [systems["ethanol"]] * FEWEST
-    for other in ("task.loss=paper", "task=cell_dens", "task.force_encoding=false", "task.energy_on_corrupted=false"):
+    others = ("loss=paper", "force_encoding=false", "energy_on_corrupted=false", "sigma=0.1", "forces_weight=1")
+    for other in (*(f"task.{one}" for one in (*others, "probability=0")), "task=cell_dens", "model.forces=direct"):
         assert _weight(frames, other) == 5
     assert _weight(frames, preset="esen") == 5
     liquid = replace(systems["ethanol"], pbc=np.ones(3, bool), cell=20 * np.eye(3))
@@ -89,10 +94,10 @@ def test_run_and_forecast_say_and_keep_the_weight(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = _short(tmp_path, monkeypatch, **{"training.max_steps": 4})
-    (forecast,) = forecasts_of(config)
-    assert isinstance(forecast.planned.config.task, DeNSConfig)
-    assert forecast.planned.config.task.coefficient == 20
-    assert any("task.coefficient=20" in line for line in forecast.messages)
+    (found,) = forecasts_of(config)
+    assert isinstance(found.planned.config.task, DeNSConfig)
+    assert found.planned.config.task.coefficient == 20
+    assert any("task.coefficient=20" in line for line in found.messages)
     run = train(config, progress=True)
     assert "1 epochs of 12 molecules with DeNS: task.coefficient=20" in capsys.readouterr().out
     assert _kept(run) == 20
@@ -102,5 +107,10 @@ def test_run_and_forecast_say_and_keep_the_weight(
 
 
 def test_a_budget_decides_the_length_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = train(_short(tmp_path, monkeypatch, **{"training.budget": "3 seconds"}))
-    assert _kept(run) == 20
+    config = _short(tmp_path, monkeypatch, **{"training.budget": "1 minutes"})
+    data, cost = load_data(config.data, config.seed), Cost(1.0, 0.0, 12, 0, 0)  # a second a step, 3 steps an epoch
+    monkeypatch.setattr(forecast, "_sized", lambda *_: (config, cost, []))
+    for epochs, weight in ((15, 20), (30, 5)):
+        monkeypatch.setattr("denskit.training.fitted_denoising._PAYING_EPOCHS", (epochs, epochs))
+        task = forecast.settled(config, data, join_processes("cpu"), None, print)[0].task
+        assert isinstance(task, DeNSConfig) and task.coefficient == weight

@@ -110,7 +110,6 @@ def md(
     """
     from denskit.simulation.dynamics import DynamicsSettings
     from denskit.simulation.dynamics.folder import DynamicsPlan
-    from denskit.simulation.structures import system_of
 
     given = _acting(
         ensemble, relaxation_time=relaxation_time, friction=friction, pressure=pressure, pressure_time=pressure_time
@@ -130,8 +129,6 @@ def md(
         [model, *(committee or [])], device, dtype, stress=ensemble == "npt", skin=skin, compile=compile,
         edge_chunk=edge_chunk, kernels=kernels, processes=min(processes, len(structures)),
     )  # fmt: skip
-    for place, atoms in enumerate(read):
-        potential.check_structure(system_of(atoms, place))
     run = _announce_cost if dry_run else _simulate
     run(potential, structures, plan, resume=resume, compiled=compile)
 

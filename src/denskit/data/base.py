@@ -208,9 +208,9 @@ def electrons_in(fields: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
     return tuple((name, float(value)) for name, value in found if np.isfinite(value))
 
 
-def total_charge(system: System) -> float:
-    """Total charge of a structure by the fields of its file, e; 0 where none says."""
-    return next((value for name, value in system.electrons if name.endswith("charge")), 0.0)
+def total_charge(system: System) -> float | None:
+    """Total charge of a structure by the fields of its file, e, to a hundredth; None where none says."""
+    return next((round(value, 2) for name, value in system.electrons if name.endswith("charge")), None)
 
 
 def full_stress(values: Any) -> np.ndarray:

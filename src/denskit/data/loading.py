@@ -111,7 +111,7 @@ def load_files(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED
     if config.valid is not None:
         valid, said = read_files(config.valid, config, required)
         valid, left_out = without_filtered(valid, config.filter, like=source)
-        valid, unjudged = _without_isolated(valid)
+        valid, unjudged = without_isolated(valid)
         left_out += unjudged
         train = source if len(pool) == len(source) else Subset(source, pool, source.name)
         counts = f"{counted(len(pool), 'training frame')} of {source.name}"
@@ -158,13 +158,13 @@ def _read_parts(config: DataConfig, required: Sequence[str]) -> tuple[Source, li
 
 def _test_file(file: str, config: DataConfig, required: Sequence[str], train: Source) -> Source:
     """The test structures of a file of their own; warns of those that are trained on."""
-    test, left_out = _without_isolated(read_files(file, config, required)[0])
+    test, left_out = without_isolated(read_files(file, config, required)[0])
     for text in left_out + repeated(train, [test]):
         warn(text)
     return test
 
 
-def _without_isolated(source: Source) -> tuple[Source, list[str]]:
+def without_isolated(source: Source) -> tuple[Source, list[str]]:
     """A file that judges a training without isolated atoms, whose energies are no matter of accuracy; and a message.
 
     They belong into the file to train on; here they outweigh all other energies.  A file of nothing else stays.
@@ -192,12 +192,12 @@ def warnings_of_test(config: DataConfig, data: LoadedData) -> list[str]:
     if not data.train.in_memory or are_shards(path) or size_of(path) > QUICK:
         return []
     try:
-        with catch_warnings():
-            simplefilter("ignore")  # the same words
-            test = data.test.open()
+        with catch_warnings(record=True) as told:
+            simplefilter("always")
+            data.test.open()
     except ValueError as error:
         return [f"warning: data.test: {error}"]
-    return [f"warning: {text}" for text in repeated(data.train, [test])]
+    return [f"warning: {one.message}" for one in told]
 
 
 def repeated(train: Source, judged: Iterable[Source | None]) -> list[str]:

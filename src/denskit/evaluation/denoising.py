@@ -153,6 +153,7 @@ def corrupt(run: str | Path, system: System, sigmas: Sequence[float] = (), *, de
     parameter = next(force_field.parameters())
     batch, targets = collate([system], parameter.dtype)
     batch, targets = batch.to(parameter.device), targets.to(parameter.device)
+    origin = system.positions[:1] if parameter.dtype != torch.float64 else 0.0  # of positions in float32
     wanted, found = max(1, round(own_ratio * int((~system.fixed).sum()))), []
     for sigma in sigmas or [factor * own_sigma for factor in (0.5, 1, 2, 4)]:
         corrupting = _corrupting(task, sigma, own_ratio)
@@ -166,7 +167,7 @@ def corrupt(run: str | Path, system: System, sigmas: Sequence[float] = (), *, de
             noise = force_field(corrupted, drawn.force_input, outputs=("noise",))["noise"]
         back = torch.where(drawn.noise_mask[:, None], task.sigma_of(batch, 1.0) * noise, torch.zeros_like(noise))
         positions = (drawn.batch.positions, drawn.batch.positions - back)
-        before, after = (each.double().cpu().numpy() for each in positions)
+        before, after = (each.double().cpu().numpy() + origin for each in positions)
         found.append(Corrupted(sigma=sigma, corrupted=before, denoised=after, noisy=drawn.noise_mask.cpu().numpy()))
     return found
 

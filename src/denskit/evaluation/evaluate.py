@@ -17,7 +17,7 @@ from denskit.data import LoadedData, load_data
 from denskit.data.base import Source
 from denskit.data.config import DataConfig
 from denskit.data.frames import bare, exact_extxyz, frames_of, structures_of
-from denskit.data.loading import read_file, read_files
+from denskit.data.loading import read_file, read_files, without_isolated
 from denskit.data.overlaps import geometry_warnings
 from denskit.data.readers.folders import read_given
 from denskit.data.readers.formats import is_there, path_of, require_keys
@@ -289,7 +289,7 @@ def _part_of(run: Path, split: str, places: Reading) -> Source | None:
     if split == "test":
         _require_there(run, ("data.test", config.data.test))
         if config.data.test is not None and any(_is_gone(part.path) for part in config.data.parts):
-            return read_files(config.data.test, config.data, config.required_labels)[0]
+            return without_isolated(read_files(config.data.test, config.data, config.required_labels)[0])[0]
     return getattr(run_data(run, places), split)
 
 

@@ -28,6 +28,7 @@ from denskit.runtime.warning import warn
 Scale = Literal["energy_std", "force_rms"]
 BINDING = (-1.0, 15.0)  # eV an atom: energies of isolated atoms above those of bound ones; 9 in tungsten
 UNBOUND = 20.0  # eV an atom between energies and given references: atoms are bound by at most 9
+_CHARGES = 20  # total charges of a file at most; more are sums of partial ones
 _REFUSED = "warning: the model does not take the energies of isolated atoms"
 
 
@@ -38,7 +39,7 @@ class Scaling(nn.Module):
     eV/Å; ``stress_scale``: eV/Å^3, default the energy scale; ``elements``: the atomic numbers of the training data;
     ``compositions``: {symbol: atoms} of each; where there are any, references are known to be right for combinations of
     these alone, and with a shift one composition for itself alone.  ``charges``: total charges (e) of the training
-    structures, which no model sees; empty: unknown.  ``binding``: {symbol: eV}, energies of
+    structures that say one, which no model sees.  ``binding``: {symbol: eV}, energies of
     isolated atoms above the references (:mod:`denskit.nn.separation`), for a scaling without a shift.
     """
 
@@ -65,7 +66,7 @@ class Scaling(nn.Module):
         super().__init__()
         self.elements = sorted(set(elements))
         self.compositions = checked(compositions)
-        self.charges = sorted(set(map(float, charges)))
+        self.charges = sorted({float(charge) for charge in charges if np.isfinite(charge)})
         self._has_warned = self._has_told_charge = False
         table = torch.zeros(MAX_ATOMIC_NUMBER + 1, dtype=torch.float64)
         for symbol, energy in (references or {}).items():
@@ -181,14 +182,14 @@ class Scaling(nn.Module):
         """Raise ValueError for unknown elements; warn, once, of a total charge that no training structure had."""
         self.check_elements(system.atomic_numbers, name)
         charge = total_charge(system)
-        if not self.charges or charge in self.charges or self._has_told_charge:
+        if charge is None or charge in (self.charges or [0.0]) or self._has_told_charge:
             return
         self._has_told_charge = True
         known = ", ".join(f"{one:g}" for one in self.charges)
+        told = f"a total charge of {known}" if known else "no total charge, as far as their files say"
         warn(
-            f"{name} has {f'a total charge of {charge:g}' if charge else 'no total charge'}, and no model sees one: "
-            f"energies and forces will be those of structures like the training's, whose total charge is {known}. "
-            "Others are not named"
+            f"{name} has a total charge of {charge:g}, and no model sees one: energies and forces will be those of "
+            f"structures like the training's, which have {told}. Others are not named"
         )
 
     def check(self, batch: Batch) -> None:
@@ -306,7 +307,7 @@ def fit_scaling(
         energy_scale=energy_scale,
         force_scale=force_scale,
         compositions=compositions,
-        charges=data.charges,
+        charges=data.total_charges,
     )
     if data.atoms and (isolated or data.starts_from_atoms):
         messages.append(scaling.take_isolated(data.atoms))
@@ -352,7 +353,7 @@ class Statistics:
 
     ``elements`` [K] are atomic numbers.  Of the structures with an energy: ``counts`` [B, K] atoms of each element,
     ``energies`` [B] in eV, ``isolated`` [B] single atoms without near images, ``places`` [B] in the source.
-    ``force_rms`` in eV/Å is over free atoms, 0 without labels.  ``charges``: total ones, e.  ``atoms``: the lowest
+    ``force_rms`` in eV/Å is over free atoms, 0 without labels.  ``atoms``: the lowest
     energy of an isolated atom of each element, of these structures and of those given, {symbol: eV}.
     """
 
@@ -363,11 +364,11 @@ class Statistics:
         seen = np.zeros(MAX_ATOMIC_NUMBER + 1, dtype=bool)
         square = count = 0.0
         places: list[int] = []
-        self.charges = set[float]()
+        self._charges = set[float | None]()
         for place, system in enumerate(source):
             composition = np.bincount(system.atomic_numbers, minlength=MAX_ATOMIC_NUMBER + 1)
             seen |= composition > 0
-            self.charges.add(total_charge(system))
+            self._charges.add(total_charge(system))
             if system.energy is not None:
                 places.append(place)
                 energies.append(system.energy)
@@ -387,6 +388,12 @@ class Statistics:
         for row in np.flatnonzero(self.isolated).tolist():
             symbol, energy = self.symbols[int(self.counts[row].argmax())], float(self.energies[row])
             self.atoms[symbol] = min(energy, self.atoms.get(symbol, energy))
+
+    @property
+    def total_charges(self) -> list[float]:
+        """Total charges, e, where some structure says one, and the others are neutral; none where they are many."""
+        said = {charge or 0.0 for charge in self._charges} if self._charges - {None} else set()
+        return sorted(said) if len(said) <= _CHARGES else []
 
     def holders(self, element: int, most: int) -> np.ndarray:
         """Places in the source of at most ``most`` structures with an energy and atoms of an element, evenly spaced."""

@@ -107,12 +107,14 @@ class DenskitCalculator(Calculator):
     def _batch_of(self, atoms: ase.Atoms) -> Batch:
         """The batch with these positions; the other tensors are kept while nothing else changes."""
         if self._kept is None or compare_atoms(self._kept, atoms, excluded_properties={"positions", *MAGNETIC}):
-            self._kept = atoms.copy()
-            self._kept.set_constraint()  # ASE applies constraints itself
-            if cost := crowding_for(self._potential, self._kept):
+            self._kept = None  # what follows may raise
+            free = atoms.copy()
+            free.set_constraint()  # ASE applies constraints itself
+            if cost := crowding_for(self._potential, free):
                 warn(cost)
-            self._potential.check_structure(system_of(self._kept))
-            self._batch = batch_of([self._kept], self._potential.device)
+            self._potential.check_structure(system_of(free))
+            self._batch = batch_of([free], self._potential.device)
+            self._kept = free
         assert self._batch is not None
         positions = torch.from_numpy(atoms.positions.copy()).to(self._potential.device)
         return replace(self._batch, positions=positions)

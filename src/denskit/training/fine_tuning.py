@@ -43,6 +43,7 @@ HOLDERS = 20  # of each new element that are among them
 OFFSET = 0.1  # eV an atom between labels and predictions that is worth a warning
 ELSEWHERE = 2.0  # eV an atom: total energies of another kind, which no training of the weights can bridge
 _SAME_ENERGY = 1e-4  # eV of a structure
+_NOTHING = 1e-9  # of an energy of one eV for each element
 _NAMED = 3  # compositions in a message
 _PERIODS = (0, 2, 10, 18, 36, 54, 86, 118)  # atomic numbers at which periods end
 
@@ -60,7 +61,9 @@ def fine_tuned(
     trained = load_model(model_file(origin))
     _check_units(config, trained.scaling, origin)
     found, known = Statistics(measured, data.isolated), trained.scaling.elements
+    charges = {*(trained.scaling.charges or [0.0]), *found.total_charges} if found.total_charges else ()
     changed: dict[str, Any] = {"elements": [*known, *found.elements], "compositions": ()}
+    changed |= {"charges": charges} if charges else {}
     if config.model.stress == "strain":  # a derivative of the energy, whatever the unit of a head for it was
         changed["stress_scale"] = None
     scaling = Scaling(**{**trained.scaling.to_dict(), **changed})
@@ -101,9 +104,8 @@ def fine_tuned(
     earlier = counts_of(trained.scaling.compositions)
     if references == "fit" and training.replay is not None:
         replayed = _compositions_in(evenly(old_structures(config)[0], FITTED))
-        messages += constants.keep(replayed, trained.scaling)
+        messages += constants.keep(replayed, found.fitted, trained.scaling)
         earlier = np.concatenate([earlier, replayed])
-    scaling.charges = sorted({*scaling.charges, *found.charges}) if scaling.charges else []
     scaling.compositions = _compositions(trained.scaling, scaling, found, references, earlier)
     if float(scaling.energy_shift):
         scaling.set_binding({})
@@ -138,9 +140,15 @@ def _check_units(config: RunConfig, scaling: Scaling, origin: str) -> None:
 
 
 def _compositions_in(structures: Iterable[System]) -> np.ndarray:
-    """Different compositions [C, 119] of structures, atoms by atomic number."""
-    counts = [np.bincount(system.atomic_numbers, minlength=MAX_ATOMIC_NUMBER + 1) for system in structures]
-    return np.unique(np.array(counts), axis=0)
+    """Different compositions [C, 119] of structures but isolated atoms, atoms by atomic number."""
+    bound = [system.atomic_numbers for system in structures if not system.is_isolated]
+    counts = [np.bincount(numbers, minlength=MAX_ATOMIC_NUMBER + 1) for numbers in bound]
+    return np.unique(np.array(counts).reshape(len(counts), MAX_ATOMIC_NUMBER + 1), axis=0)
+
+
+def _formulas(counts: np.ndarray) -> str:
+    """Formulas of compositions [C, 119], the first few."""
+    return ", ".join(formula(row) for row in counts[:_NAMED]) + ", ..." * (len(counts) > _NAMED)
 
 
 def _compositions(
@@ -308,21 +316,34 @@ class _Constants:
             messages.append(mean_of_given(mean))
         return messages
 
-    def keep(self, counts: np.ndarray, trained: Scaling) -> list[str]:
+    def keep(self, replayed: np.ndarray, new: np.ndarray, trained: Scaling) -> list[str]:
         """Of all references that are as right for the new structures take those that move no energy of replayed ones.
 
-        ``counts`` [C, 119]: compositions of these.  Where there are no such references nothing changes.
+        Compositions [C, 119] of these, and of the new structures.  Energies that must move do, with a warning.
         """
-        moved = np.array([_energy_of(self.scaling, row) - _energy_of(trained, row) for row in counts])
-        elements = np.flatnonzero(counts.any(axis=0))
-        free = null_space(np.unique(self.counts[:, elements], axis=0))  # [K, free], changes that no new energy sees
-        change = free @ np.linalg.lstsq(counts[:, elements] @ free, -moved, rcond=None)[0]
-        left = moved + counts[:, elements] @ change
-        if not np.abs(moved).max(initial=0.0) > _SAME_ENERGY or np.abs(left).max() > _SAME_ENERGY:
+        moved = np.array([_energy_of(self.scaling, row) - _energy_of(trained, row) for row in replayed])
+        if not np.abs(moved).max(initial=0.0) > _SAME_ENERGY:
             return []
+        elements = np.flatnonzero(replayed.any(axis=0) | new.any(axis=0))
+        free = null_space(np.unique(new, axis=0)[:, elements])  # [K, free], changes that no new energy sees
+        effect = replayed[:, elements] @ free
+        effect[np.abs(effect) < _NOTHING] = 0.0  # rounding, which a solution would divide by
+        change = free @ np.linalg.lstsq(effect, -moved, rcond=_NOTHING)[0]
         self._add(elements.tolist(), change)
-        names = ", ".join(formula(row) for row in counts[:_NAMED]) + ", ..." * (len(counts) > _NAMED)
-        return [f"references that the new compositions leave free are those with which energies of {names} stay"]
+        moved += replayed[:, elements] @ change
+        stay = np.abs(moved) <= _SAME_ENERGY
+        said = []
+        if stay.any():
+            said.append(
+                "references that the new compositions leave free are those with which energies of "
+                f"{_formulas(replayed[stay])} stay; new and replayed structures are taken to be of one method"
+            )
+        if not stay.all():
+            said.append(
+                f"warning: energies of the replayed {_formulas(replayed[~stay])} move with the references, by up to "
+                f"{np.abs(moved).max():.4g} eV, and so do their labels"
+            )
+        return said
 
     def _fit(self, name: str, rows: np.ndarray, elements: list[int]) -> list[str]:
         fit = fit_references(self.counts[rows][:, elements].astype(np.float64), self.left[rows])

@@ -20,7 +20,7 @@ from denskit.runtime.memory import peak_memory
 from denskit.runtime.processes import Processes, join_processes
 from denskit.runtime.progress import counted
 from denskit.runtime.threads import threads_for
-from denskit.tasks import FOR_CRYSTALS, FOR_MANY_MATERIALS, DenoisingConfig, DeNSConfig
+from denskit.tasks import FOR_CRYSTALS, FOR_MANY_MATERIALS, FOR_SOME_MOLECULES, DenoisingConfig, DeNSConfig
 from denskit.tasks.metrics import measure
 from denskit.training.budget import lasting
 from denskit.training.checkpoint import Checkpoint
@@ -142,7 +142,10 @@ def _as_begun(config: RunConfig, data: LoadedData, checkpoint: Checkpoint) -> tu
     rows = tuple(row.model_copy(update={"training": kept}) for row in config.sizes)
     config = config.model_copy(update={"sizes": rows})
     if before["name"] == task.name:
-        chosen = (*FOR_MANY_MATERIALS, *(FOR_CRYSTALS if isinstance(task, DeNSConfig) else ()))
+        chosen = (
+            *FOR_MANY_MATERIALS,
+            *({**FOR_CRYSTALS, **FOR_SOME_MOLECULES} if isinstance(task, DeNSConfig) else ()),
+        )
         kept = {name: before[name] for name in chosen if name in before and name not in task.model_fields_set}
         config = config.model_copy(update={"task": task.model_copy(update=kept)})
     candidates = [_fitted(candidate, data) for candidate in _by_row(config, data)]
