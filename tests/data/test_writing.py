@@ -20,7 +20,7 @@ from denskit.data.config import DataConfig
 from denskit.data.loading import read_file
 from denskit.data.readers.folders import read_given
 from denskit.data.readers.formats import open_unchecked
-from denskit.data.writing import Originals, names_of, plain, predicted
+from denskit.data.writing import Originals, names_of, plain, predicted, relabelled
 from denskit.evaluation.evaluate import predict, predict_file
 from denskit.models.model_file import save_model
 from denskit.simulation.potential import Potential
@@ -256,3 +256,12 @@ def test_names_of_structures_are_those_that_tell_them_apart() -> None:
     assert names_of([alike, alike, {}]) == ["slab", "slab", ""]
     assert names_of([{"config_type": "bulk"}] * 2) == ["", ""], "a class, no name"
     assert names_of([{"sid": 0}, {"sid": 7}]) == ["0", "7"]
+
+
+def test_new_labels_are_no_models() -> None:
+    """Of a frame that a model's calculator had computed."""
+    frame = ase.Atoms("H2", positions=[[0, 0, 0], [0, 0, 0.8]])
+    frame.info["of_model"] = True
+    frame.calc = SinglePointCalculator(frame, energy=-1.0, forces=np.zeros((2, 3)))
+    found = relabelled(frame, {"energy": -2.0, "forces": np.zeros((2, 3))})
+    assert "of_model" not in found.info and found.get_potential_energy() == -2.0

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from denskit.reading.documents import read_json
 from denskit.training.checkpoint import load_checkpoint
 from denskit.training.load_config import RunConfig
 from denskit.training.run import train
@@ -85,3 +86,18 @@ def test_a_row_that_a_full_disk_cut_is_forgotten(tiny: Callable[..., RunConfig])
     (folder / "metrics.csv").write_text(whole + "1,0,0.3")  # of step 1000 or so
     train(tiny("training.max_steps=4"), resume=True)
     assert [row["step"] for row in rows_of(folder)] == ["2", "4"]
+
+
+def test_the_command_that_began_a_run_stays_on_record(
+    tiny: Callable[..., RunConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also beside those that resume it, and a damaged record ends none."""
+    config = tiny("training.max_steps=1")
+    folder = RunFolder(Path(config.output))
+    for words in (["train", "demo"], ["train", "run", "--resume"], ["train", "run", "--resume"]):
+        monkeypatch.setattr("denskit.training.run_folder.environment", lambda words=words: {"command": words})
+        folder.write_start(config)
+    assert read_json(folder.environment) == {"command": words, "begun_by": ["train", "demo"]}
+    folder.environment.write_text("{", encoding="utf-8")
+    folder.write_start(config)
+    assert read_json(folder.environment) == {"command": words}

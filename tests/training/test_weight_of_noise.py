@@ -14,7 +14,7 @@ from denskit.runtime.processes import join_processes
 from denskit.tasks import FOR_CRYSTALS, DeNSConfig
 from denskit.training import forecast
 from denskit.training.cost import Cost
-from denskit.training.fitted_denoising import SOME_MOLECULES, fit_dens_to_crystals, fit_weight_to_length, paying_epochs
+from denskit.training.fitted_denoising import SOME_MOLECULES, TO_THE_END, fit_dens_to_crystals, fit_weight_to_length
 from denskit.training.forecast import forecasts_of
 from denskit.training.load_config import RunConfig, load_config
 from denskit.training.run import train
@@ -34,7 +34,7 @@ def _weight(
         preset,
         [
             "data.path=any.extxyz", "task=dens", f"training.batch_size={batch}", "training.drop_last=true",
-            f"training.max_steps={(epochs or paying_epochs(batch)) * (len(systems) // batch)}", *overrides,
+            f"training.max_steps={(epochs or TO_THE_END) * (len(systems) // batch)}", *overrides,
         ],
     )  # fmt: skip
     fitted, said = fit_weight_to_length(fit_dens_to_crystals(config, _Frames(systems))[0], _Frames(systems))
@@ -49,13 +49,20 @@ def test_some_molecules_trained_to_the_end_take_the_larger_weight(systems: dict[
         assert _weight(frames[:count]) == expected
     few = frames[:FEWEST]
     for batch in (4, 8):
-        assert _weight(few, batch=batch, epochs=paying_epochs(batch) - 1) == 5
+        assert _weight(few, batch=batch, epochs=TO_THE_END - 1) == 5
         assert _weight(few, batch=batch) == 20
 
 
 def test_what_was_not_measured_keeps_the_default(systems: dict[str, System]) -> None:
     frames = [systems["ethanol"]] * FEWEST
-    others = ("loss=paper", "force_encoding=false", "energy_on_corrupted=false", "sigma=0.1", "forces_weight=1")
+    others = (
+        "loss=paper",
+        "force_encoding=false",
+        "energy_on_corrupted=false",
+        "sigma=0.1",
+        "forces_weight=1",
+        "min_atoms=10",
+    )
     for other in (*(f"task.{one}" for one in (*others, "probability=0")), "task=cell_dens", "model.forces=direct"):
         assert _weight(frames, other) == 5
     assert _weight(frames, preset="esen") == 5
@@ -83,7 +90,7 @@ def _kept(run: Path) -> float:
 def _short(folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: object) -> RunConfig:
     """A training of some steps, which are enough epochs here."""
     monkeypatch.setattr("denskit.training.fitted_denoising.SOME_MOLECULES", (10, 20))
-    monkeypatch.setattr("denskit.training.fitted_denoising._PAYING_EPOCHS", (1, 1))
+    monkeypatch.setattr("denskit.training.fitted_denoising.TO_THE_END", 1)
     small = {"channels": [8, 4], "feature_channels": [8, 4], "head_channels": [4, 2], "ffn_channels": [8, 4]}
     model = {f"model.{key}": value for key, value in {"num_layers": 1, **small}.items()}
     data = {"data.split": {"train": 12, "valid": 4, "test": 4}, "output": folder / "run", "task": "dens"}
@@ -101,7 +108,7 @@ def test_run_and_forecast_say_and_keep_the_weight(
     run = train(config, progress=True)
     assert "1 epochs of 12 molecules with DeNS: task.coefficient=20" in capsys.readouterr().out
     assert _kept(run) == 20
-    monkeypatch.setattr("denskit.training.fitted_denoising._PAYING_EPOCHS", (1000, 1000))
+    monkeypatch.setattr("denskit.training.fitted_denoising.TO_THE_END", 1000)
     train(config.model_copy(update={"training": config.training.model_copy(update={"max_steps": 6})}), resume=True)
     assert _kept(run) == 20, "it goes on with the weight that it began with"
 
@@ -111,6 +118,6 @@ def test_a_budget_decides_the_length_first(tmp_path: Path, monkeypatch: pytest.M
     data, cost = load_data(config.data, config.seed), Cost(1.0, 0.0, 12, 0, 0)  # a second a step, 3 steps an epoch
     monkeypatch.setattr(forecast, "_sized", lambda *_: (config, cost, []))
     for epochs, weight in ((15, 20), (30, 5)):
-        monkeypatch.setattr("denskit.training.fitted_denoising._PAYING_EPOCHS", (epochs, epochs))
+        monkeypatch.setattr("denskit.training.fitted_denoising.TO_THE_END", epochs)
         task = forecast.settled(config, data, join_processes("cpu"), None, print)[0].task
         assert isinstance(task, DeNSConfig) and task.coefficient == weight

@@ -19,7 +19,7 @@ from denskit.batch import System
 from denskit.data.base import Source, Subset
 from denskit.data.config import DataConfig
 from denskit.data.filters import without_filtered
-from denskit.data.inspection import wrong_units
+from denskit.data.inspection import wrong_units_or_signs
 from denskit.data.inspection.labels import likely_labels
 from denskit.data.loading import read_files
 from denskit.data.readers.formats import LABEL_KEYS, path_of, reading_of_index, require_effect, require_keys
@@ -92,7 +92,7 @@ def _opened(inputs: Sequence[str | Path], config: DataConfig) -> tuple[tuple[Sou
     require_keys(config.model_dump(include=set(LABEL_KEYS)), *(source for source, _ in read))
     kept = [without_filtered(source, config.filter) for source, _ in read]
     messages = [line for (_, said), (_, left_out) in zip(read, kept, strict=True) for line in said + left_out]
-    messages += [f"warning: {source.name}: {text}" for source, _ in kept for text in wrong_units(source)]
+    messages += [f"warning: {source.name}: {text}" for source, _ in kept for text in wrong_units_or_signs(source)]
     return tuple(source for source, _ in kept), messages
 
 

@@ -197,7 +197,7 @@ def warnings_of_test(config: DataConfig, data: LoadedData) -> list[str]:
             data.test.open()
     except ValueError as error:
         return [f"warning: data.test: {error}"]
-    return [f"warning: {one.message}" for one in told]
+    return [f"warning: {one.message}" for one in told if issubclass(one.category, UserWarning)]
 
 
 def repeated(train: Source, judged: Iterable[Source | None]) -> list[str]:

@@ -28,7 +28,7 @@ from ase.stress import voigt_6_to_full_3x3_stress
 
 from denskit.batch import System
 from denskit.data.base import Source
-from denskit.data.readers.ase_files import NAMES, REF_UNIT, RESULT_UNIT, SPREADS, frames_in
+from denskit.data.readers.ase_files import NAMES, OF_MODEL, REF_UNIT, RESULT_UNIT, SPREADS, frames_in
 from denskit.data.readers.folders import Files
 from denskit.data.readers.formats import is_read_by_ase
 from denskit.data.structure_arrays import LABELS
@@ -129,6 +129,7 @@ def predicted(original: ase.Atoms, system: System, results: Mapping[str, Any]) -
 def relabelled(original: ase.Atoms, results: Mapping[str, Any]) -> ase.Atoms:
     """The structure with new labels (energy, forces, perhaps stress); all earlier ones become ``input_`` fields."""
     atoms, taken = _without_results(original)
+    atoms.info.pop(OF_MODEL, None)  # of the earlier ones
     for name in (name for names in NAMES.values() for name in names):
         for fields in (atoms.info, atoms.arrays):
             if name in fields:

@@ -289,7 +289,10 @@ def _part_of(run: Path, split: str, places: Reading) -> Source | None:
     if split == "test":
         _require_there(run, ("data.test", config.data.test))
         if config.data.test is not None and any(_is_gone(part.path) for part in config.data.parts):
-            return without_isolated(read_files(config.data.test, config.data, config.required_labels)[0])[0]
+            test, left_out = without_isolated(read_files(config.data.test, config.data, config.required_labels)[0])
+            for text in left_out:
+                warn(text)
+            return test
     return getattr(run_data(run, places), split)
 
 

@@ -39,7 +39,7 @@ class Scaling(nn.Module):
     eV/Å; ``stress_scale``: eV/Å^3, default the energy scale; ``elements``: the atomic numbers of the training data;
     ``compositions``: {symbol: atoms} of each; where there are any, references are known to be right for combinations of
     these alone, and with a shift one composition for itself alone.  ``charges``: total charges (e) of the training
-    structures that say one, which no model sees.  ``binding``: {symbol: eV}, energies of
+    structures that say one, which no model sees; None: unknown.  ``binding``: {symbol: eV}, energies of
     isolated atoms above the references (:mod:`denskit.nn.separation`), for a scaling without a shift.
     """
 
@@ -60,13 +60,13 @@ class Scaling(nn.Module):
         force_scale: float = 1.0,
         stress_scale: float | None = None,
         compositions: Sequence[Composition] = (),
-        charges: Iterable[float] = (),
+        charges: Iterable[float] | None = None,
         binding: Mapping[str, float] | None = None,
     ) -> None:
         super().__init__()
         self.elements = sorted(set(elements))
         self.compositions = checked(compositions)
-        self.charges = sorted({float(charge) for charge in charges if np.isfinite(charge)})
+        self.charges = None if charges is None else sorted({float(one) for one in charges if np.isfinite(one)})
         self._has_warned = self._has_told_charge = False
         table = torch.zeros(MAX_ATOMIC_NUMBER + 1, dtype=torch.float64)
         for symbol, energy in (references or {}).items():
@@ -182,7 +182,7 @@ class Scaling(nn.Module):
         """Raise ValueError for unknown elements; warn, once, of a total charge that no training structure had."""
         self.check_elements(system.atomic_numbers, name)
         charge = total_charge(system)
-        if charge is None or charge in (self.charges or [0.0]) or self._has_told_charge:
+        if self._has_told_charge or self.charges is None or charge is None or charge in (self.charges or [0.0]):
             return
         self._has_told_charge = True
         known = ", ".join(f"{one:g}" for one in self.charges)
@@ -235,7 +235,7 @@ class Scaling(nn.Module):
                 for name in ("energy_shift", "energy_scale", "force_scale", "stress_scale")
             },
             **({"compositions": self.compositions} if self.compositions else {}),
-            **({"charges": self.charges} if self.charges else {}),
+            **({} if self.charges is None else {"charges": self.charges}),
             **({"binding": self.binding_energies} if self.binding_energies else {}),
         }
 
@@ -390,10 +390,10 @@ class Statistics:
             self.atoms[symbol] = min(energy, self.atoms.get(symbol, energy))
 
     @property
-    def total_charges(self) -> list[float]:
-        """Total charges, e, where some structure says one, and the others are neutral; none where they are many."""
+    def total_charges(self) -> list[float] | None:
+        """Total charges, e; where some structures say one the others are neutral.  None where they are many."""
         said = {charge or 0.0 for charge in self._charges} if self._charges - {None} else set()
-        return sorted(said) if len(said) <= _CHARGES else []
+        return sorted(said) if len(said) <= _CHARGES else None
 
     def holders(self, element: int, most: int) -> np.ndarray:
         """Places in the source of at most ``most`` structures with an energy and atoms of an element, evenly spaced."""

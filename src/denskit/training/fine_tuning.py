@@ -61,9 +61,8 @@ def fine_tuned(
     trained = load_model(model_file(origin))
     _check_units(config, trained.scaling, origin)
     found, known = Statistics(measured, data.isolated), trained.scaling.elements
-    charges = {*(trained.scaling.charges or [0.0]), *found.total_charges} if found.total_charges else ()
     changed: dict[str, Any] = {"elements": [*known, *found.elements], "compositions": ()}
-    changed |= {"charges": charges} if charges else {}
+    changed["charges"] = _charges(trained.scaling, found)
     if config.model.stress == "strain":  # a derivative of the energy, whatever the unit of a head for it was
         changed["stress_scale"] = None
     scaling = Scaling(**{**trained.scaling.to_dict(), **changed})
@@ -104,7 +103,8 @@ def fine_tuned(
     earlier = counts_of(trained.scaling.compositions)
     if references == "fit" and training.replay is not None:
         replayed = _compositions_in(evenly(old_structures(config)[0], FITTED))
-        messages += constants.keep(replayed, found.fitted, trained.scaling)
+        atoms = counts_of([{symbol: 1} for symbol in found.atoms])
+        messages += constants.keep(replayed, np.concatenate([found.fitted, atoms]), trained.scaling)
         earlier = np.concatenate([earlier, replayed])
     scaling.compositions = _compositions(trained.scaling, scaling, found, references, earlier)
     if float(scaling.energy_shift):
@@ -139,16 +139,20 @@ def _check_units(config: RunConfig, scaling: Scaling, origin: str) -> None:
         )
 
 
+def _charges(trained: Scaling, found: Statistics) -> list[float] | None:
+    """Total charges of the structures of both trainings; None where those of one are not known."""
+    if trained.charges is None or found.total_charges is None:
+        return None
+    both = {*trained.charges, *found.total_charges}
+    silent = both and not (trained.charges and found.total_charges)
+    return sorted(both | {0.0} if silent else both)
+
+
 def _compositions_in(structures: Iterable[System]) -> np.ndarray:
     """Different compositions [C, 119] of structures but isolated atoms, atoms by atomic number."""
     bound = [system.atomic_numbers for system in structures if not system.is_isolated]
     counts = [np.bincount(numbers, minlength=MAX_ATOMIC_NUMBER + 1) for numbers in bound]
     return np.unique(np.array(counts).reshape(len(counts), MAX_ATOMIC_NUMBER + 1), axis=0)
-
-
-def _formulas(counts: np.ndarray) -> str:
-    """Formulas of compositions [C, 119], the first few."""
-    return ", ".join(formula(row) for row in counts[:_NAMED]) + ", ..." * (len(counts) > _NAMED)
 
 
 def _compositions(
@@ -319,7 +323,8 @@ class _Constants:
     def keep(self, replayed: np.ndarray, new: np.ndarray, trained: Scaling) -> list[str]:
         """Of all references that are as right for the new structures take those that move no energy of replayed ones.
 
-        Compositions [C, 119] of these, and of the new structures.  Energies that must move do, with a warning.
+        Compositions [C, 119] of these, and of the new structures with isolated atoms.  Where no references keep all of
+        the replayed ones, nothing changes, and a warning tells how far they move.
         """
         moved = np.array([_energy_of(self.scaling, row) - _energy_of(trained, row) for row in replayed])
         if not np.abs(moved).max(initial=0.0) > _SAME_ENERGY:
@@ -329,21 +334,17 @@ class _Constants:
         effect = replayed[:, elements] @ free
         effect[np.abs(effect) < _NOTHING] = 0.0  # rounding, which a solution would divide by
         change = free @ np.linalg.lstsq(effect, -moved, rcond=_NOTHING)[0]
-        self._add(elements.tolist(), change)
-        moved += replayed[:, elements] @ change
-        stay = np.abs(moved) <= _SAME_ENERGY
-        said = []
-        if stay.any():
-            said.append(
-                "references that the new compositions leave free are those with which energies of "
-                f"{_formulas(replayed[stay])} stay; new and replayed structures are taken to be of one method"
-            )
-        if not stay.all():
-            said.append(
-                f"warning: energies of the replayed {_formulas(replayed[~stay])} move with the references, by up to "
+        names = ", ".join(formula(row) for row in replayed[:_NAMED]) + ", ..." * (len(replayed) > _NAMED)
+        if np.abs(moved + replayed[:, elements] @ change).max() > _SAME_ENERGY:
+            return [
+                f"warning: energies of the replayed {names} move with the references, by up to "
                 f"{np.abs(moved).max():.4g} eV, and so do their labels"
-            )
-        return said
+            ]
+        self._add(elements.tolist(), change)
+        return [
+            f"references that the new compositions leave free are those with which energies of {names} stay; new and "
+            "replayed structures are taken to be of one method"
+        ]
 
     def _fit(self, name: str, rows: np.ndarray, elements: list[int]) -> list[str]:
         fit = fit_references(self.counts[rows][:, elements].astype(np.float64), self.left[rows])

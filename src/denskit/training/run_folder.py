@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -20,6 +21,7 @@ from denskit.data.config import DataConfig, SplitConfig
 from denskit.data.splits import Splits
 from denskit.files import atomic_write, write_json
 from denskit.models.model_file import IN_RUNS, read_header
+from denskit.reading.documents import read_json
 from denskit.runtime.run_state import LOG
 from denskit.runtime.work_folder import WorkFolder
 from denskit.settings import require_known
@@ -110,11 +112,15 @@ class RunFolder(WorkFolder):
         return about["validation"] if about.get("step", 0) > step else {}
 
     def write_start(self, config: RunConfig) -> None:
-        """Write config.yaml and environment.json."""
+        """Write config.yaml and environment.json, which keeps the command that began the run."""
         text = yaml.safe_dump(config.document(), sort_keys=False, allow_unicode=True)
         with atomic_write(self.config) as temporary:  # the marker, so first
             temporary.write_text(text, encoding="utf-8")
-        write_json(self.environment, environment())
+        before: dict[str, Any] = {}
+        with suppress(ValueError, FileNotFoundError):  # none yet, or damaged, which ends no training
+            before = read_json(self.environment)
+        began = {"begun_by": before.get("begun_by", before["command"])} if "command" in before else {}
+        write_json(self.environment, environment() | began)
 
 
 def folder_of(run_or_model: str | os.PathLike[str]) -> RunFolder:

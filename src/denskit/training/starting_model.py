@@ -113,13 +113,18 @@ def _seeded(config: RunConfig, heads: dict[str, str], scaling: Scaling) -> Force
     return force_field
 
 
+def _elements_in(sample: Source) -> list[frozenset[int]]:
+    """Atomic numbers in each structure; lists of all structures of a large source would take longer to make."""
+    return [frozenset(system.atomic_numbers.tolist()) for system in sample]
+
+
 def check_known_elements(force_field: ForceField, data: LoadedData, split: SplitConfig) -> None:
     """Raise ValueError naming the validation structures, of a sample where there are many, with elements that the
     training data lack."""
     if data.valid is None:
         return
     looked_at = evenly(data.valid, SAMPLE)
-    if found := unknown_elements(looked_at, looked_at.elements_of_structures(), force_field.scaling.elements):
+    if found := unknown_elements(looked_at, _elements_in(looked_at), force_field.scaling.elements):
         raise ValueError(f"{found}, but in no structure to train on. {_remedy(data, data.valid, split)}")
 
 
@@ -129,7 +134,7 @@ def warn_of_unknown_elements(force_field: ForceField, data: LoadedData, split: S
     if not isinstance(test, Subset):
         return []
     looked_at = evenly(test, SAMPLE if test.in_memory else FEW)
-    found = unknown_elements(looked_at, looked_at.elements_of_structures(), force_field.scaling.elements)
+    found = unknown_elements(looked_at, _elements_in(looked_at), force_field.scaling.elements)
     unjudged = "but in no structure to train on, so denskit evaluate cannot judge the test split"
     return [f"warning: {found}, {unjudged}. {_remedy(data, test, split)}"] if found else []
 

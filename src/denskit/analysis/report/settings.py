@@ -75,7 +75,10 @@ def _given(run: RunResults) -> list[str]:
         if key not in _OF_EVERY_RUN
     ]
     told = f"The run began with the preset {name} and {counted(len(rows), 'setting')} of its command"
-    return [paragraph(f"{told}; the seed is {run.config.seed}."), table(["setting", "this run", name], rows)]
+    return [
+        paragraph(f"{told}; the seed is {run.config.seed}."),
+        table(["setting", "this run", f"file of {name}"], rows),
+    ]
 
 
 def _flat(config: RunConfig) -> dict[str, Any]:
@@ -83,9 +86,9 @@ def _flat(config: RunConfig) -> dict[str, Any]:
 
 
 def _command(run: RunResults) -> list[str]:
-    """The words of the command that began the run."""
+    """The words of the command that began the run, not of one that resumed it."""
     found = read_json(run.folder.environment) if run.folder.environment.is_file() else {}
-    return list(map(str, found.get("command") or []))
+    return list(map(str, found.get("begun_by") or found.get("command") or []))
 
 
 def environment(run: RunResults) -> Section:

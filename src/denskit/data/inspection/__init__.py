@@ -93,8 +93,8 @@ def findings_of(
     ]
 
 
-def wrong_units(source: Source) -> list[str]:
-    """Findings about a source whose labels seem to be in another unit than they were read in, as text."""
+def wrong_units_or_signs(source: Source) -> list[str]:
+    """Findings about a source whose labels seem to have another unit than they were read in, or sign, as text."""
     try:
         sample, _ = sample_of(Subset(source, spaced_pairs(len(source), SAMPLE), source.name), SAMPLE)
     except ValueError:  # no structure can be read: whoever uses one says so

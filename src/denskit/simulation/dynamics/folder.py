@@ -158,8 +158,8 @@ def _simulated(
             restart = _resumed(work, plan, origin, batch)
             say(f"continuing from step {restart.state.step} of {folder}")
         else:
-            for atoms in structures if isinstance(potential, Potential) else ():  # others may have no check
-                potential.check_structure(system_of(atoms))
+            for place, atoms in enumerate(structures if isinstance(potential, Potential) else ()):
+                potential.check_structure(system_of(atoms, place))
             for message in [*_notes(structures, potential, settings, boxed), *warnings_of(potential, batch, settings)]:
                 say(message)
             restart = Restart(state=dynamics.start(batch, masses=masses), settings=settings, origin=origin)
