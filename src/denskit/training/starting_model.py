@@ -80,6 +80,7 @@ def _measured(
         )
         force_field = _seeded(config, heads, scaling).to(getattr(torch, config.training.dtype))
     if len(measured) < len(data.train):
+        force_field.scaling.charges = None  # others may have any
         messages.append(f"the above is of {len(measured)} evenly spaced structures of {len(data.train)}")
         if data.references not in _OF_ALL and not data.train.lists_elements:
             messages.append(
