@@ -275,3 +275,14 @@ def test_a_large_change_of_the_volume_is_told(systems: dict[str, System], tmp_pa
         assert done.exit_code == 0, done.output
         assert ("2 of them changed the volume by more than 25 %" in done.output) == told, done.output
         assert json.loads((output / "summary.json").read_text())["large_volume_changes"] == 2 * told
+
+
+def test_a_cell_that_need_not_move_has_a_volume_change(systems: dict[str, System], tmp_path: Path) -> None:
+    """Of 0: the column is empty where cells are fixed alone."""
+    ase.io.write(tmp_path / "copper.extxyz", atoms_named(systems, "copper"))
+    for options, expected in ((("--cell", "full"), "0.000"), ((), "")):
+        output = tmp_path / f"out{len(options)}"
+        done = denskit("relax", TRAINED, tmp_path / "copper.extxyz", "-o", output, *options, "--steps", 0)
+        assert done.exit_code == 0, done.output
+        (row,) = csv.DictReader((output / "summary.csv").open())
+        assert row["volume_change_percent"] == expected

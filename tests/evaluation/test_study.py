@@ -29,6 +29,7 @@ from ase.build import bulk, molecule
 from ase.calculators.singlepoint import SinglePointCalculator
 from click.testing import Result
 from rich.console import Console
+from rich.progress import Progress as Bars
 from rich.table import Table
 from scipy.stats import ttest_rel
 from typer.testing import CliRunner
@@ -37,6 +38,7 @@ from denskit.analysis.report import plot as write_plots
 from denskit.analysis.study_plots import plot_study_results, study_figures
 from denskit.cli import app
 from denskit.cli.errors import HINT
+from denskit.cli.study_progress import StudyProgress
 from denskit.data import load_data
 from denskit.data.writing import plain, relabelled
 from denskit.evaluation.evaluate import evaluate
@@ -244,6 +246,14 @@ class TestFiles:
         run = runs_of(tiny_study(settings={"training.max_step": 5}))[0]
         with pytest.raises(ValueError, match=r"did you mean training\.max_steps"):
             run.config(tmp_path)
+
+    def test_errors_name_the_variant(self, tmp_path: Path) -> None:
+        for change, wrong in (({"base": "equifomer"}, "equifomer"), ({"task.sigmma": 1}, "sigmma")):
+            variants = {"plain": {"task": "energy_forces"}, "DeNS": {"task": "dens", **change}}
+            plain_run, dens_run = runs_of(tiny_study(variants=variants, seeds=[0]))
+            plain_run.config(tmp_path)
+            with pytest.raises(ValueError, match=f"variant 'DeNS': .*{wrong}"):
+                dens_run.config(tmp_path)
 
     def test_slips_of_a_study_file(self, tmp_path: Path) -> None:
         file = tmp_path / "study.yaml"
@@ -1267,6 +1277,19 @@ class TestWholeStudies:
         job.terminate()
         assert job.wait(PATIENCE_S) == 128 + signal.SIGTERM
         assert (run / "checkpoints" / "last.pt").is_file()
+
+
+@pytest.mark.parametrize(("length", "percent"), [({"max_steps": 52}, 25), ({"epochs": 2, "max_steps": 52}, 50)])
+def test_bars_know_how_long_a_training_is(length: Mapping[str, int], percent: int, tmp_path: Path) -> None:
+    study, folder = tiny_study(settings={"training": length}, seeds=1), StudyFolder(tmp_path)
+    run = runs_of(study)[0]
+    (path := folder.run(run)).mkdir(parents=True)
+    (path / "metrics.csv").write_text("step,epoch,train_forces_mae_meV_per_A\n13,1,20\n")
+    with Bars(console=Console(file=io.StringIO())) as bars:
+        progress = StudyProgress(folder, bars.console, bars)
+        for _ in range(2):
+            progress.show([Job(run, "running")])
+        assert [task.percentage for task in bars.tasks] == [percent]
 
 
 def test_runs_do_not_share_a_folder() -> None:

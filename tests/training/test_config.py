@@ -14,6 +14,7 @@ from denskit.models.config import ModelConfig
 from denskit.presets import preset_names
 from denskit.tasks import DeNSConfig, EnergyForcesConfig
 from denskit.training.load_config import RunConfig, TrainingConfig, load_config
+from denskit.training.schedule import Schedule
 from denskit.training.settings import parse_interval
 
 FLAT = ("model.l_max=1", "model.m_max=1")
@@ -72,10 +73,23 @@ def test_an_entry_of_models_under_another_name_is_named(monkeypatch: pytest.Monk
 def test_an_override_of_max_steps_replaces_epochs(tiny: Callable[..., RunConfig]) -> None:
     config = tiny("training.epochs=3")
     assert (config.training.epochs, config.training.max_steps) == (3, None)
+    assert load_config("equiformer", ["data.path=a.extxyz", "training.max_steps=70000"]).training.epochs is None
     with pytest.raises(
-        ValueError, match="training.epochs and training.max_steps each set the length of the training; give one"
+        ValueError, match="training.epochs and training.budget each set the length of the training; give one"
     ):
-        tiny("training.epochs=3", "training.max_steps=5")
+        tiny("training.epochs=3", "training.budget=5 minutes")
+
+
+def test_the_shorter_of_two_lengths_counts(tiny: Callable[..., RunConfig]) -> None:
+    training = tiny("training.epochs=3", "training.max_steps=40").training
+    assert [Schedule(training, per_epoch).total_steps for per_epoch in (5, 13, 14)] == [15, 39, 40]
+
+
+@pytest.mark.parametrize("preset", ["equiformer", "equiformer_v2", "equiformer_v3", "esen"])
+def test_few_structures_are_not_trained_on_for_thousands_of_epochs(preset: str) -> None:
+    training = load_config(preset, ["data.path=a.extxyz"]).training
+    assert Schedule(training, 12).total_steps == 12_000
+    assert Schedule(training, 1000).total_steps == 50_000
 
 
 @pytest.mark.parametrize(

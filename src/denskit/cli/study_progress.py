@@ -13,6 +13,7 @@ from rich.progress import Progress as Bars
 
 from denskit.training.overview import rows_of
 from denskit.training.run_folder import RunFolder
+from denskit.training.settings import TrainingConfig
 
 if TYPE_CHECKING:
     from denskit.evaluation.study.running import Job, StudyFolder
@@ -55,8 +56,7 @@ class StudyProgress:
         name = escape(f"{job.run.label}, seed {job.run.seed}")
         if job.state == "running":
             if self._bars is not None:
-                total = job.run.config(self.folder.run(job.run)).training.max_steps
-                self._tasks[job.run.name] = self._bars.add_task(name, total=total, note="")
+                self._tasks[job.run.name] = self._bars.add_task(name, total=None, note="")
             else:
                 self._console.print(f"started   {name}", soft_wrap=True)
         elif job.state == "elsewhere":
@@ -73,8 +73,18 @@ class StudyProgress:
         if row and job.run.name in self._tasks:
             error = row.get("valid_forces_mae_meV_per_A") or row.get("train_forces_mae_meV_per_A")
             note = f"forces {float(error):.1f} meV/Å" if error else ""
-            bars.update(self._tasks[job.run.name], completed=int(row["step"]), note=note)
+            step, training = int(row["step"]), job.run.config(self.folder.run(job.run)).training
+            total = max(step, _steps_in_all(training, step, int(row["epoch"])))
+            bars.update(self._tasks[job.run.name], completed=step, total=total, note=note)
 
     def _last(self, job: Job) -> dict[str, str]:
         """The last row of the run's metrics.csv; empty before there is one."""
         return next(reversed(rows_of(RunFolder(self.folder.run(job.run)))), {})
+
+
+def _steps_in_all(training: TrainingConfig, step: int, epoch: int) -> int:
+    """Steps of a training that has come to a step of an epoch; roughly where its length is one in epochs."""
+    lengths = [training.max_steps] if training.max_steps is not None else []
+    if training.epochs is not None:
+        lengths.append(training.epochs * step // max(epoch, 1))
+    return min(lengths)

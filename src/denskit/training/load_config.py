@@ -70,7 +70,7 @@ def load_config(preset_or_path: str | os.PathLike[str], overrides: Overrides = (
     for section, classes in _choices().items():
         base[section] = _switch(base.get(section) or {}, changes.get(section) or {}, section, classes, origin)
     changed_length = [name for name in LENGTHS if (changes.get("training") or {}).get(name) is not None]
-    if len(changed_length) == 1:
+    if changed_length:
         base["training"] = {k: v for k, v in (base.get("training") or {}).items() if k not in LENGTHS}
     split = (changes.get("data") or {}).get("split")
     if isinstance(split, Mapping) and split.get("file") is not None:  # it determines the whole split

@@ -36,11 +36,11 @@ class Schedule:
 
     @property
     def total_steps(self) -> int:
-        """Steps of the whole training."""
-        if self.config.max_steps is not None:
-            return self.config.max_steps
-        assert self.config.epochs is not None
-        return self.config.epochs * self.steps_per_epoch
+        """Steps of the whole training: the shorter of ``max_steps`` and ``epochs``."""
+        lengths = [self.config.max_steps]
+        if self.config.epochs is not None:
+            lengths.append(self.config.epochs * self.steps_per_epoch)
+        return min(steps for steps in lengths if steps is not None)
 
     @property
     def length(self) -> float:

@@ -90,7 +90,7 @@ def _budget_text(value: object) -> object:
 IntervalText = Annotated[str, BeforeValidator(_interval_text)]
 Milestone = Annotated[IntervalText, AfterValidator(_duration)]
 Rate = Annotated[float | str, AfterValidator(_rate)]
-LENGTHS = ("epochs", "max_steps", "budget")  # of which one is given
+LENGTHS = ("epochs", "max_steps", "budget")  # of which one is given, or the first two
 BY_SIZE = ("batch_size", "lr", "ema_decay", "weight_decay")  # which may follow the number of training structures
 Budget = Annotated[str, BeforeValidator(_budget_text)]
 Duration = Annotated[float | str, AfterValidator(_duration)]
@@ -115,7 +115,8 @@ class TrainingConfig(Settings):
     accumulate: int = Field(default=1, ge=1)
     """Micro-batches that each process divides its share of a step into, to save memory."""
     epochs: OnResume[int | None] = Field(default=None, ge=1)
-    """Length of the training in passes over the training data; give this, max_steps or budget."""
+    """Length of the training in passes over the training data; give this, max_steps or budget. With epochs and
+    max_steps the shorter counts."""
     max_steps: OnResume[int | None] = Field(default=None, ge=1)
     """Length of the training in steps."""
     budget: Budget | None = None
@@ -216,7 +217,7 @@ class TrainingConfig(Settings):
     @model_validator(mode="after")
     def _consistent(self) -> TrainingConfig:
         given = [name for name in LENGTHS if getattr(self, name) is not None]
-        if len(given) != 1:
+        if len(given) != 1 and given != ["epochs", "max_steps"]:
             if given:
                 found = f"{' and '.join(f'training.{name}' for name in given)} each set the length of the training"
             else:

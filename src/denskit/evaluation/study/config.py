@@ -225,11 +225,14 @@ class StudyRun:
         return ", ".join(filter(None, [self.variant, describe(self.point)]))
 
     def config(self, output: Path = Path("unused"), more: Mapping[str, Any] | None = None) -> RunConfig:
-        """The configuration of the run.  Raises ValueError for unknown settings."""
+        """The configuration of the run.  Raises ValueError naming the variant for unknown settings and presets."""
         settings = dict(dotted({**self.settings, **(more or {})}))
         if "data.split.file" in settings:  # it replaces all that divides the data
             settings = {k: v for k, v in settings.items() if k == "data.split.file" or not k.startswith("data.split.")}
-        return load_config(self.base, [*overrides(settings), f"output={output}"])
+        try:
+            return load_config(self.base, [*overrides(settings), f"output={output}"])
+        except (ValueError, OSError) as error:
+            raise ValueError(f"variant {self.variant!r}: {error}") from error
 
 
 def file_name(text: str) -> str:

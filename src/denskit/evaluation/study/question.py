@@ -215,9 +215,8 @@ def _training(run: StudyRun, cost: Cost) -> TrainingConfig:
 
 
 def _epochs(run: StudyRun, cost: Cost) -> float:
-    training = _training(run, cost)
-    per_epoch = steps_per_epoch(run.point.get(FRAMES, cost.train), training.batch_size, training.drop_last)
-    return training.epochs or (training.max_steps or 0) / per_epoch
+    schedule = cost.schedule(_training(run, cost), run.point.get(FRAMES))
+    return schedule.total_steps / schedule.steps_per_epoch
 
 
 class _Short(NamedTuple):

@@ -35,9 +35,10 @@ def unequal_batches(study: StudyConfig, costs: Mapping[str, Cost]) -> list[str]:
     for run in runs_of(study):
         if run.seed != study.seeds[0] or run.cell not in costs or "training.batch_size" in run.settings:
             continue
-        training = training_for(run.config(), run.point.get(FRAMES, costs[run.cell].train))
-        if training.max_steps is not None:
-            found.setdefault(f"{run.point}, {training.max_steps}", {})[run.variant] = training.batch_size
+        cost, frames = costs[run.cell], run.point.get(FRAMES)
+        training = training_for(run.config(), cost.train if frames is None else frames)
+        steps = cost.schedule(training, frames).total_steps
+        found.setdefault(f"{run.point}, {steps}", {})[run.variant] = training.batch_size
     unequal = next((sizes for sizes in found.values() if len({*sizes.values()}) > 1), None)
     if unequal is None:
         return []

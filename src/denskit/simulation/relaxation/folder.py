@@ -123,6 +123,8 @@ class RelaxationFolder(WorkFolder):
 
         ``original``: see :func:`relax_into`; ``models``: files of the models.
         """
+        marker = read_json(self.marker)
+        cells_relax = marker["settings"]["cell"] is not None
         counts: Counter[str] = Counter()
         total_moves = 0
         changed = 0  # structures with a large change of the volume
@@ -143,7 +145,7 @@ class RelaxationFolder(WorkFolder):
                 atoms = relaxed.atoms(given)
                 atoms.calc.of_model = False  # that is of frames in memory
                 frames.writelines(exact_extxyz([atoms]))
-                change = _volume_change(system, relaxed)
+                change = _volume_change(system, relaxed) if cells_relax and system.pbc.all() else None
                 changed += relaxed.sound and abs(change or 0.0) > LARGE_CHANGE
                 rows[-1] |= {"formula": given.get_chemical_formula(), **_numbers(system, relaxed, change)}
         names = names_of(fields)
@@ -156,7 +158,7 @@ class RelaxationFolder(WorkFolder):
             "moves": total_moves,
             "seconds_of_last_run": round(seconds, 3),
             "large_volume_changes": changed,
-            **read_json(self.marker),
+            **marker,
         }
         write_json(self.summary, summary)
         return summary
@@ -226,10 +228,8 @@ def _progress_text(relaxer: Relaxer, finished: int, unsound: int) -> str:
     return f"{finished} of {len(relaxer.source)} relaxed, {running} under way{troubles}"
 
 
-def _volume_change(system: System, relaxed: Relaxed) -> float | None:
-    """In %; None where the cell did not relax."""
-    if not system.pbc.all() or np.array_equal(relaxed.cell, system.cell):
-        return None
+def _volume_change(system: System, relaxed: Relaxed) -> float:
+    """In %."""
     return 100 * abs(float(np.linalg.det(relaxed.cell) / np.linalg.det(system.cell))) - 100
 
 
