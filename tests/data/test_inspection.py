@@ -230,9 +230,9 @@ FAULTS: list[tuple[str, Callable[[], list[ase.Atoms]], Spoil, str, str]] = [
     ),
     ("all in Hartree", ethanol, scaled(energy=1 / HARTREE, forces=1 / HARTREE), "bonds to H", "data.units=Hartree"),
     ("huge forces", copper, scaled(energy=99, forces=99), "half of the frames have forces", "kcal/mol/Å"),
-    ("alternating", ethanol, _alternating, "energies of like frames are up to 100 eV apart", "two methods"),
-    ("alternating, crystals", copper, _alternating, "energies of like frames are up to 100", "two methods"),
-    ("mixed", ethanol, _half_in_kcal, "energies of like frames", "some of them in kcal/mol, the others in eV"),
+    ("alternating", ethanol, _alternating, "one composition fall into two groups 100 eV apart", "two methods"),
+    ("alternating, crystals", copper, _alternating, "one composition fall into two groups 100", "two methods"),
+    ("mixed", ethanol, _half_in_kcal, "fall into two groups", "some of them in kcal/mol, the others in eV"),
     ("mixed forces", ethanol, _half_of_the_forces_in_kcal, "energies do not change as forces say", "methods or units"),
     ("shuffled", ethanol, _shuffled, "energies do not change as forces say, by", "different structures"),
     ("stress in kbar", copper, scaled(stress=10 / GPA), "strain is 1.[5-9]e[+]03", "in kbar.*stress_unit=kbar"),
@@ -481,7 +481,69 @@ def test_energies_far_apart_are_no_fault_where_structures_are(tmp_path: Path) ->
         labelled(atoms)
         atoms.calc.results["energy"] -= 5.0 * (seed % 2)
         frames.append(atoms)
-    assert not [finding for finding in inspected(tmp_path, frames) if "like frames" in finding.found]
+    assert not [finding for finding in inspected(tmp_path, frames) if "two groups" in finding.found]
+
+
+def _scaled_by(factor: float, atoms: ase.Atoms, higher: float) -> ase.Atoms:
+    """A larger or smaller structure, with the forces of the old one and another energy."""
+    found = ase.Atoms(atoms.numbers, factor * atoms.positions)
+    labels = {**atoms.calc.results, "energy": atoms.calc.results["energy"] + higher}
+    found.calc = SinglePointCalculator(found, **labels)
+    return found
+
+
+def test_energies_of_another_program_are_told_wherever_their_structures_are(tmp_path: Path) -> None:
+    """Those of a simulation lie beside those of the start, not among them."""
+    frames = ethanol(40)
+    frames[37:] = [_scaled_by(1.05, atoms, higher=3900.0) for atoms in frames[37:]]
+    (found,) = [one for one in inspected(tmp_path, frames) if "two groups" in one.found]
+    assert found.severity == "problem" and found.frames == (37, 38, 39)
+
+
+def test_compressed_structures_have_any_energy(tmp_path: Path) -> None:
+    frames = ethanol(40)
+    frames[37:] = [_scaled_by(0.45, atoms, higher=500.0) for atoms in frames[37:]]
+    found = inspected(tmp_path, frames)
+    assert not [one for one in found if "two groups" in one.found or "absent" in one.found]
+
+
+def _of_two_sizes() -> list[ase.Atoms]:
+    """Perfect crystals of one and of twelve atoms under strain."""
+    rng, frames = np.random.default_rng(1), []
+    for number in range(120):
+        atoms = bulk("Cu").repeat((1, 3, 4) if number % 2 else 1)
+        atoms.set_cell(atoms.cell.array @ (np.eye(3) + rng.normal(0, 0.015, (3, 3))), scale_atoms=True)
+        frames.append(labelled(atoms))
+    return frames
+
+
+def test_energies_by_the_atom_of_crystals_of_two_sizes_are_no_mixed_stresses(tmp_path: Path) -> None:
+    frames = _of_two_sizes()
+    assert not [one for one in inspected(tmp_path, frames) if one.severity == "problem"]
+    _per_atom(frames)
+    found = [str(one) for one in inspected(tmp_path, frames) if one.severity == "problem"]
+    assert any("the energies are per atom, not total" in text for text in found)
+    assert not any("wrong sign" in text or "data.stress" in text for text in found)
+
+
+def test_energies_by_the_atom_are_not_in_rydberg(tmp_path: Path) -> None:
+    """Sixteen atoms, and a Rydberg of 13.6 eV."""
+    rng, frames = np.random.default_rng(1), []
+    for _ in range(60):
+        atoms = bulk("Cu", cubic=True).repeat((2, 2, 1))
+        atoms.set_cell(atoms.cell.array @ (np.eye(3) + rng.normal(0, 0.015, (3, 3))), scale_atoms=True)
+        atoms.rattle(0.03, rng=rng)
+        frames.append(labelled(atoms))
+    _per_atom(frames)
+    found = [str(one) for one in inspected(tmp_path, frames) if one.severity == "problem"]
+    assert found and all("the energies are per atom, not total" in text for text in found)
+
+
+def test_forces_that_were_not_compared_are_told(tmp_path: Path) -> None:
+    """The stress alone was: perfect crystals have no forces."""
+    told = "energies were compared with the stress, and no frames are near enough to compare them with forces"
+    assert [one.severity for one in inspected(tmp_path, strained_copper()) if told in one.found] == ["note"]
+    assert not [one for one in inspected(tmp_path, copper()) if told in one.found]
 
 
 def test_a_few_huge_forces_are_no_other_unit(tmp_path: Path) -> None:

@@ -162,6 +162,10 @@ def test_isolated_atoms_give_references_and_are_not_trained_on(tmp_path: Path) -
         parts = (loaded.train, loaded.valid, loaded.test)
         sizes = [len(system) for part in parts for system in part]  # type: ignore[union-attr]
         assert sizes == [5] * 20
+    with pytest.raises(
+        ValueError, match=r"has 20 frames to divide; .* isolated atoms of H, C are not trained on: frames 2"
+    ):
+        load_data(DataConfig(path=path, split=SplitConfig(train=20, valid=2)), seed=0)
     given = load_data(DataConfig(path=path, references=atoms), seed=0)
     assert (given.references, given.isolated) == (atoms, atoms)
     filtered = load_data(DataConfig(path=path, filter=FilterConfig(isolated=5.0)), seed=0)

@@ -121,6 +121,15 @@ def test_predicting_the_mean_energy_has_relative_error_one() -> None:
         assert metrics.summary()["energy_mae_relative_to_mean"] == pytest.approx(share, rel=1e-9)
 
 
+def test_energies_that_the_references_explain_have_no_relative_error() -> None:
+    """Their deviations are rounding, and a ratio to these would say nothing."""
+    batch = make_batch([5, 4])
+    targets = make_targets(batch)
+    metrics = Metrics()
+    metrics.update({"energy": targets.energy + 0.1}, batch, targets, targets.energy + 1e-11)
+    assert "energy_mae_relative_to_mean" not in metrics.summary()
+
+
 def test_a_difference_of_a_microelectronvolt_survives_a_large_total_energy() -> None:
     batch = make_batch([3])
     targets = replace(make_targets(batch), energy=torch.tensor([-17643.25], dtype=torch.float64))

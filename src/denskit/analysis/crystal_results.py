@@ -66,7 +66,10 @@ def remarks(crystal: Mapping[str, Any]) -> Iterator[str]:
     if told := _rough(crystal):
         yield f"{place}: {told}"
     if crystal.get("elastically_stable") is False:
-        yield f"{place}: a strain lowers its energy (an eigenvalue of the elastic constants is negative)"
+        yield (
+            f"{place}: a strain lowers its energy (an eigenvalue of the elastic constants is negative), so there are "
+            "no Hill averages of them"
+        )
     elif "conductivity_300K_W_per_m_K" in crystal and crystal["conductivity_300K_W_per_m_K"] is None:
         lowest = crystal["phonon_smallest_of_mesh_THz"]
         yield f"{place}: no thermal conductivity: imaginary phonons down to {lowest:.2f} THz"

@@ -79,7 +79,7 @@ def _show_structures(path: Path, settings: list[str]) -> None:
 def _print(found: Inspection) -> None:
     console = Console()
     show_table(("quantity", "value"), _rows(found).items(), console, title=escape(found.file), title_justify="left")
-    lines = [*(f"note: {note}" for note in found.notes), *map(str, found.findings)]
+    lines = [*(f"note: {note.removeprefix('note: ')}" for note in found.notes), *map(str, found.findings)]
     lines += ["frames are counted from 0"] * any(finding.frames for finding in found.findings)
     for line in map(printable, lines):
         if console.is_terminal:  # wrapped between words; one line each where another program reads

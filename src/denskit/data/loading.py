@@ -125,7 +125,10 @@ def load_files(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED
                 "data.train repeats structures, which data.split would put into several parts; give data.valid"
             )
         path = path_of(parts[0].path)
-        splits, message = split_of(config, source, path, seed, pool)
+        try:
+            splits, message = split_of(config, source, path, seed, pool)
+        except ValueError as error:
+            raise ValueError(". ".join([str(error), *(left_out + said if len(pool) < len(source) else ())])) from None
         messages.append(message)
         train, valid, held_out = (
             Subset(source, indices, f"{path} ({part})") if len(indices) else None

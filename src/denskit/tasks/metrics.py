@@ -23,6 +23,7 @@ from denskit.runtime.progress import Report, unreported
 from denskit.tasks.energy_shift import EnergyShift
 
 MILLI = 1000.0  # meV in one eV
+ROUNDING = 1e-6  # eV a structure: what references of the elements leave of energies that they explain
 WITHIN_ENERGY, WITHIN_FORCE = 0.02, 0.03  # eV, eV/Å: thresholds of EwT and EFwT, both strict
 _COSINE_EPS = 1e-8  # eV/Å, as published: shorter vectors have no direction and a cosine of 0
 
@@ -113,7 +114,7 @@ class Metrics:
             found["energy_rmse_meV"] = MILLI * math.sqrt(sums["energy_square"] / count)
             found["energy_mae_meV_per_atom"] = MILLI * sums["energy_absolute_per_atom"] / count
             found["energy_rmse_meV_per_atom"] = MILLI * math.sqrt(sums["energy_square_per_atom"] / count)
-            if sums["energy_absolute_label"] > 0:
+            if sums["energy_absolute_label"] > ROUNDING * count:
                 found["energy_mae_relative_to_mean"] = sums["energy_absolute"] / sums["energy_absolute_label"]
         if (count := sums["forces_count"]) > 0:
             found["forces_mae_meV_per_A"] = MILLI * sums["forces_absolute"] / count

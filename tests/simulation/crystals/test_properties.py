@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import ase
 import numpy as np
@@ -135,7 +136,38 @@ def test_averages_of_an_isotropic_solid() -> None:
     assert found.youngs_modulus == pytest.approx(9 * bulk_modulus * shear / (3 * bulk_modulus + shear))
     assert found.poisson_ratio == pytest.approx((3 * bulk_modulus - 2 * shear) / (6 * bulk_modulus + 2 * shear))
     c[3, 3] = -1.0
-    assert not Elasticity.of(c).stable
+    unstable = Elasticity.of(c)
+    assert not unstable.stable
+    averages = (unstable.bulk_modulus, unstable.shear_modulus, unstable.youngs_modulus, unstable.poisson_ratio)
+    assert averages == (None, None, None, None), "without a compliance there is no average of Hill"
+    with pytest.raises(ValueError, match="all elastic constants are zero"):
+        Elasticity.of(np.zeros((6, 6)))
+
+
+def test_atoms_too_near_for_spglib_are_a_crystal_without_symmetry() -> None:
+    """Once phonopy is imported, spglib raises an error of its own."""
+    pytest.importorskip("spglib")
+    copper = _system(bulk("Cu", cubic=True, a=3.0))
+    near = replace(copper, positions=copper.positions.copy())
+    near.positions[1] = near.positions[0] + [0, 0, 0.01]
+    phonons(MORSE, copper, SETTINGS)
+    assert cubic_constants(np.eye(6), near) is None and nearly_cubic(near) == ""
+
+
+def test_an_error_of_spglib_does_not_end_the_other_crystals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spglib = pytest.importorskip("spglib")
+    if not hasattr(spglib, "SpglibError"):
+        pytest.skip("this spglib raises no error of its own")
+
+    def fails_on_silver(potential: Morse, crystal: System, settings: CrystalSettings, **more: Any) -> Any:
+        if 47 in crystal.atomic_numbers:
+            raise spglib.SpglibError("too close distance between atoms")
+        return phonons(potential, crystal, settings, **more)
+
+    monkeypatch.setattr("denskit.simulation.crystals.folder.phonons", fails_on_silver)
+    crystals = [_system(bulk(symbol, cubic=True, a=3.0)) for symbol in ("Cu", "Ag", "Cu")]
+    found = measure_into(tmp_path, MORSE, crystals, SETTINGS, moduli=False, vibrations=True) or []
+    assert [one.get("error") for one in found] == [None, "too close distance between atoms", None]
 
 
 def test_phonons_of_a_left_handed_cell(crystal: System) -> None:

@@ -6,16 +6,20 @@ import numpy as np
 from scipy.spatial import cKDTree
 
 from denskit.data.base import spaced
+from denskit.data.crowding import REACH
+from denskit.data.inspection.nearest import SQUEEZED, nearest_distances
 from denskit.data.inspection.pairs import fingerprints
 from denskit.data.structure_arrays import StructureArrays
 from denskit.geometry.lattice import lattices
 
 FEWEST = 6  # structures of one composition that can form groups
 GAP = 0.1  # eV an atom between groups, and
+BEYOND = 10.0  # eV an atom between groups: more than any cohesion, so no geometry explains it
 WIDTHS = 10.0  # standard deviations of the wider group
 CROSSING = 0.2  # share of the smaller group that lies among the larger, where geometry does not divide them:
 ALIKE = 3.0  # times the distance within the larger group
 MOST = 2000  # structures of each group that are compared
+LOOKED_AT = 20  # structures of the group of higher energies
 
 
 def energy_split(structures: StructureArrays, group: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
@@ -33,7 +37,20 @@ def energy_split(structures: StructureArrays, group: np.ndarray) -> tuple[np.nda
     if gaps[cut - 1] < max(GAP, WIDTHS * max(values[low].std(), values[high].std())):
         return None
     few, many = (low, high) if len(low) < len(high) else (high, low)
-    return (group[few], group[many]) if _crossing(structures, group[few], group[many]) >= CROSSING else None
+    few, many = group[few], group[many]
+    beyond = gaps[cut - 1] > BEYOND and not _squeezed(structures, group[high])
+    return (few, many) if beyond or _crossing(structures, few, many) >= CROSSING else None
+
+
+def _squeezed(structures: StructureArrays, group: np.ndarray) -> bool:
+    """Whether some of these structures have atoms nearer than half of a bond: such have any energy."""
+    try:
+        return any(
+            bool((nearest_distances(structures[int(place)], REACH)[1] < SQUEEZED).any())
+            for place in group[spaced(len(group), LOOKED_AT)]
+        )
+    except ValueError:  # a cell that is no crystal's
+        return True
 
 
 def _crossing(structures: StructureArrays, few: np.ndarray, many: np.ndarray) -> float:

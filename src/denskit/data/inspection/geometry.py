@@ -8,13 +8,14 @@ from hashlib import blake2b
 import numpy as np
 
 from denskit.data.crowding import CROWDED, REACH, neighbors_expected
+from denskit.data.inspection.nearest import SQUEEZED
 from denskit.data.inspection.sample import Finding, Sample
 from denskit.data.overlaps import SHORTEST
 from denskit.data.periodicity import EMPTY, GONE, layer_gap
 from denskit.data.structure_arrays import close_pair
 from denskit.runtime.progress import counted
 
-OVERLAP, SQUEEZED = 0.3, 0.5  # of the sum of covalent radii; structures at 2000 K stay above 0.56
+OVERLAP = 0.3  # of the sum of covalent radii
 TWIN_ENERGY, TWIN_FORCE = 2e-3, 0.1  # eV an atom, eV/Å: unconverged calculations differ by less
 STRETCHED = 1.6  # times the sum of covalent radii, in half of the structures: no bonds are that long
 ALL_STRETCHED = 1.2  # the same, in nearly all: in Å some bonds of a scan have their length, in Bohr none (1.9)

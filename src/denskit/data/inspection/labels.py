@@ -140,7 +140,7 @@ def electrons(sample: Sample) -> Iterator[Finding]:
 
 
 def energy_groups(sample: Sample) -> Iterator[Finding]:
-    """Energies of one composition in two groups, though the structures of both are alike."""
+    """Energies of one composition in two groups, though the structures of both are alike, or too far apart for any."""
     forces = with_forces(sample)
     for compared in (forces, with_stress(sample, forces)):
         if compared is not None and compared.clear and not compared.fine and abs(np.log(abs(compared.factor))) > 0.5:
@@ -151,7 +151,8 @@ def energy_groups(sample: Sample) -> Iterator[Finding]:
     medians = np.array([[np.median(energy[few]), np.median(energy[many])] for few, many in sample.splits])
     yield sample.finding(
         "problem",
-        f"energies of like frames are up to {np.abs(np.diff(medians)).max():.4g} eV apart at one composition",
+        f"energies of one composition fall into two groups {np.abs(np.diff(medians)).max():.4g} eV apart, which the "
+        "geometries do not explain",
         _mixture(float(np.median(medians[:, 0] / medians[:, 1]))) or "labels of two methods, or wrong ones",
         "Remove these frames or the others, or correct their energies",
         of=np.concatenate([few for few, _ in sample.splits]),

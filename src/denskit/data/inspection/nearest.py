@@ -14,6 +14,7 @@ from denskit.data.crowding import REACH
 from denskit.geometry.neighbors import build_neighbors
 
 MOST = 250  # structures that are searched
+SQUEEZED = 0.5  # of the sum of covalent radii; structures at 2000 K stay above 0.56
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from denskit.data.config import ENERGY_UNITS, STRESS_UNITS, DataConfig
 from denskit.data.readers import extxyz
 from denskit.data.readers.ase_databases import check_tables, is_database, rows
 from denskit.data.readers.npz import SPELLINGS
+from denskit.data.readers.vasp import told_by_vasp
 from denskit.data.structure_arrays import StructureArrays, numbered
 from denskit.reading.budget import PACKED, PART, Lines, Unreadable, one_line, require_allowed, require_unpackable
 from denskit.runtime.progress import counted
@@ -59,7 +60,8 @@ def read_ase(path: Path, config: DataConfig) -> tuple[StructureArrays, list[str]
     Structures are read one by one into arrays; no list of Atoms is kept.  Forces are those of the calculator, without
     constraints applied; atoms held by FixAtoms are ``fixed``.  Raises ValueError, naming file and frame.
     """
-    return structures_from(_readable(path), str(path), config)
+    structures, messages = structures_from(_readable(path), str(path), config)
+    return structures, messages + told_by_vasp(path)
 
 
 def structures_from(frames: Iterable[ase.Atoms], name: str, config: DataConfig) -> tuple[StructureArrays, list[str]]:

@@ -24,6 +24,7 @@ from denskit.simulation.crystals.phonons import (
     cell_of,
     displaced_forces,
     repeats_of,
+    spglib_error,
 )
 from denskit.simulation.potential import EnergyAndForces
 
@@ -207,10 +208,13 @@ def conductivity_errors(found: Conductivity, reference: Conductivity, *, symmetr
 
 
 def space_group(crystal: System) -> str:
-    """The space group, to ``SYMMETRIC`` Å."""
+    """The space group, to ``SYMMETRIC`` Å; "None" where spglib finds none."""
     import spglib
 
-    return str(spglib.get_spacegroup(cell_for_spglib(crystal), symprec=SYMMETRIC))
+    try:
+        return str(spglib.get_spacegroup(cell_for_spglib(crystal), symprec=SYMMETRIC))
+    except spglib_error():
+        return "None"
 
 
 def _phono3py(

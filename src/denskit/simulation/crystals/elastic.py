@@ -11,7 +11,7 @@ import numpy as np
 from denskit.batch import System
 from denskit.simulation.crystals.conductivity import SYMMETRIC
 from denskit.simulation.crystals.ground_state import CrystalSettings, relaxed_at_fixed_cells, strained
-from denskit.simulation.crystals.phonons import cell_for_spglib
+from denskit.simulation.crystals.phonons import cell_for_spglib, spglib_error
 from denskit.simulation.potential import EnergyAndForces
 from denskit.units import GPA
 
@@ -22,34 +22,33 @@ _PLACES = ((0, 0), (1, 1), (2, 2), (1, 2), (0, 2), (0, 1))  # Voigt's order: xx 
 
 @dataclass(frozen=True, kw_only=True)
 class Elasticity:
-    """Elastic constants and Hill's averages over orientations (Proc. Phys. Soc. A 65, 349, 1952); all in GPa."""
+    """Elastic constants and Hill's averages over orientations (Proc. Phys. Soc. A 65, 349, 1952); all in GPa.
+
+    The averages are None where the crystal is not stable: there is no compliance.
+    """
 
     constants: np.ndarray  # [6, 6], Voigt's order xx yy zz yz xz xy, symmetric
-    bulk_modulus: float
-    shear_modulus: float
-    youngs_modulus: float
-    poisson_ratio: float
+    bulk_modulus: float | None
+    shear_modulus: float | None
+    youngs_modulus: float | None
+    poisson_ratio: float | None
     stable: bool  # all eigenvalues are positive (Born)
     asymmetry: float  # largest difference of C_ij and C_ji before averaging: noise of the forces, lack of relaxation
 
     @classmethod
     def of(cls, measured: np.ndarray) -> Elasticity:
         """From measured constants [6, 6].  Raises ValueError where they are zero."""
-        constants = (measured + measured.T) / 2
-        eigenvalues = np.linalg.eigvalsh(constants)
-        stable = bool(eigenvalues[0] > 0)
-        bulk, shear = _voigt(constants)
-        if stable:  # else there is no compliance
-            reuss_bulk, reuss_shear = _reuss(np.linalg.inv(constants))
-            bulk, shear = (bulk + reuss_bulk) / 2, (shear + reuss_shear) / 2
-        if bulk == 0 and shear == 0:
+        if not measured.any():
             raise ValueError("all elastic constants are zero: no atom has a neighbour within the cutoff")
+        constants = (measured + measured.T) / 2
+        stable = bool(np.linalg.eigvalsh(constants)[0] > 0)
+        bulk, shear, youngs, poisson = _hill(constants) if stable else (None, None, None, None)
         return cls(
             constants=constants,
             bulk_modulus=bulk,
             shear_modulus=shear,
-            youngs_modulus=9 * bulk * shear / (3 * bulk + shear),
-            poisson_ratio=(3 * bulk - 2 * shear) / (6 * bulk + 2 * shear),
+            youngs_modulus=youngs,
+            poisson_ratio=poisson,
             stable=stable,
             asymmetry=float(np.abs(measured - measured.T).max()),
         )
@@ -106,7 +105,10 @@ def _symmetry(crystal: System, tolerance: float) -> Any:
         import spglib
     except ModuleNotFoundError:
         return None
-    return spglib.get_symmetry_dataset(cell_for_spglib(crystal), symprec=tolerance)
+    try:
+        return spglib.get_symmetry_dataset(cell_for_spglib(crystal), symprec=tolerance)
+    except spglib_error():
+        return None
 
 
 def _unit(place: int) -> np.ndarray:
@@ -116,6 +118,13 @@ def _unit(place: int) -> np.ndarray:
     strain[i, j] += 0.5
     strain[j, i] += 0.5
     return strain
+
+
+def _hill(constants: np.ndarray) -> tuple[float, float, float, float]:
+    """Bulk, shear and Young's modulus and Poisson's ratio, from elastic constants [6, 6]."""
+    ways = _voigt(constants), _reuss(np.linalg.inv(constants))
+    bulk, shear = ((one + other) / 2 for one, other in zip(*ways, strict=True))
+    return bulk, shear, 9 * bulk * shear / (3 * bulk + shear), (3 * bulk - 2 * shear) / (6 * bulk + 2 * shear)
 
 
 def _voigt(c: np.ndarray) -> tuple[float, float]:

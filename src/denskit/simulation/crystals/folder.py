@@ -28,7 +28,7 @@ from denskit.simulation.crystals.conductivity import (
 from denskit.simulation.crystals.elastic import cubic_constants, elastic_constants, nearly_cubic
 from denskit.simulation.crystals.equation_of_state import equation_of_state
 from denskit.simulation.crystals.ground_state import CrystalSettings, relaxed_crystal
-from denskit.simulation.crystals.phonons import phonons
+from denskit.simulation.crystals.phonons import phonons, spglib_error
 from denskit.simulation.potential import EnergyAndForces, crowding_for
 from denskit.simulation.state import Structures
 from denskit.simulation.structures import has_own_masses, masses_of, note_of_masses
@@ -106,7 +106,7 @@ def measure_into(
                     tell = _tell(progress, index, len(source))
                     for part in _heat(potential, given, crystal, settings, own, index, folder, reference, tell):
                         found |= part
-            except (ValueError, RuntimeError, ArithmeticError) as error:  # phonopy, phono3py and spglib raise these
+            except (ValueError, RuntimeError, ArithmeticError, spglib_error()) as error:  # of phonopy, phono3py, too
                 found["error"] = str(error)
             append_line(folder / PROPERTIES, {**_head(source, index, names[index]), **found})
             progress(index + 1, f"{index + 1} of {len(source)} crystals", len(source))

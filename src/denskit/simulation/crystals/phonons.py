@@ -122,6 +122,17 @@ def cell_for_spglib(crystal: System) -> Any:
     return lattice, crystal.positions @ np.linalg.inv(lattice), crystal.atomic_numbers
 
 
+def spglib_error() -> type[Exception]:
+    """What spglib raises where it finds no symmetry; older versions, and newer ones before an import of phonopy, give
+    None instead."""
+    try:
+        import spglib
+    except ModuleNotFoundError:
+        return RuntimeError
+    error: type[Exception] = getattr(spglib, "SpglibError", RuntimeError)
+    return error
+
+
 def repeats_of(crystal: System, height: float) -> np.ndarray:
     """Repetitions [3] of the cell that make its heights at least ``height`` (Å)."""
     heights = 1 / np.linalg.norm(np.linalg.inv(crystal.cell), axis=0)
