@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import signal
@@ -25,6 +26,7 @@ from cli_calls import denskit
 from contract.variants import build
 from denskit import predict
 from denskit.cli import app
+from denskit.cli.output import Urgent
 from denskit.cli.sets import print_table
 from denskit.models.model_file import save_model
 from full_disk import files_limited_to
@@ -103,7 +105,41 @@ def test_quiet_is_silent_but_for_errors(folder: Path, tmp_path: Path) -> None:
     assert failed.exit_code == 1 and "no.extxyz" in failed.stderr
     ase.io.write(tmp_path / "xenon.extxyz", ase.Atoms("Xe"))
     none = denskit("relax", folder / "model.safetensors", tmp_path / "xenon.extxyz", "-o", tmp_path / "none", "-q")
-    assert none.exit_code == 1 and none.output == "No structure could be relaxed\n"
+    assert none.exit_code == 1 and none.stdout == ""
+    refused, last = none.stderr.splitlines()
+    assert refused.startswith("structure 0: unknown element: ") and last == "No structure could be relaxed"
+
+
+def test_quiet_lets_warnings_and_problems_through(folder: Path, tmp_path: Path) -> None:
+    """Those of the verb itself, whatever it prints them with, and the reasons of parts that failed."""
+    model, wrong = folder / "model.safetensors", tmp_path / "wrong.extxyz"
+    frames = ase.io.read(folder / "mine.extxyz", ":")
+    frames[2].positions[1] = np.nan
+    ase.io.write(wrong, frames)
+    looked = denskit("info", wrong, "-q")
+    assert looked.exit_code == 1 and looked.stdout == ""
+    assert "problem: positions or cell are NaN or infinite (frame 2)" in looked.stderr
+    assert all(line.startswith("problem: ") for line in looked.stderr.splitlines())
+    simulated = denskit(
+        "md", model, folder / "mine.extxyz", "--steps", 20, "--timestep", 8, "-q", "-o", tmp_path / "md"
+    )
+    warned, ended = simulated.stderr.splitlines()
+    assert simulated.exit_code == 1 and simulated.stdout == ""
+    assert warned.startswith("warning: a time step of 8 fs") and ended.startswith("replica 0 became unstable at ")
+
+
+def test_of_quiet_output_what_is_urgent_is_passed_on() -> None:
+    """Colours and bars are left out, also where a line is written in pieces."""
+    told = io.StringIO()
+    urgent = Urgent(told)
+    for text in (
+        "reading\n", "\x1b[1;33mwarn", "ing: two\x1b[0m\n", "  lines\n", "  and one\nnote: none\n  of it\n",
+        "step 1\rstep 2\r\x1b[2Ktraining data: problem: ", "units\n", "no problem found\nError: last\nstep 3",
+    ):  # fmt: skip
+        assert urgent.write(text) == len(text)
+    assert told.getvalue().splitlines() == [
+        "warning: two", "  lines", "  and one", "training data: problem: units", "Error: last",
+    ]  # fmt: skip
 
 
 def test_verbose_says_how_models_are_loaded_and_shows_the_traceback(folder: Path) -> None:

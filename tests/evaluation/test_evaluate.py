@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -168,6 +169,24 @@ def test_frames_without_a_label_are_counted(tiny: Tiny, tmp_path: Path) -> None:
         found = evaluate(run, tmp_path / "some.extxyz")
     assert warned[0].filename == __file__, "the user's line"
     assert np.isfinite(found["forces_mae_meV_per_A"])
+
+
+def test_labels_of_a_model_are_no_reference(tiny: Tiny, tmp_path: Path) -> None:
+    frame = molecule("H2O")
+    frame.calc = SinglePointCalculator(frame, energy=-1.0, forces=np.zeros((3, 3)))
+    own = frame.copy()
+    own.calc = SinglePointCalculator(own, energy=-1.0, forces=np.zeros((3, 3)))
+    own.info |= {"time_ps": 0.1, "step": 200, "replica": 0}
+    ase.io.write(tmp_path / "mixed.extxyz", [frame, own])
+    ase.io.write(tmp_path / "reference.extxyz", [frame, frame])
+    run = train(tiny("training.max_steps=1"))
+    with pytest.warns(
+        UserWarning, match=r"mixed.extxyz: energies or forces that seem to be a model's own.*\(frame 1\)"
+    ):
+        evaluate(run, tmp_path / "mixed.extxyz", device="cpu")
+    with warnings.catch_warnings(record=True) as said:
+        evaluate(run, tmp_path / "reference.extxyz", device="cpu")
+    assert not [one for one in said if "model's own" in str(one.message)]
 
 
 def test_what_cannot_be_evaluated_says_why(tiny: Tiny, tmp_path: Path) -> None:

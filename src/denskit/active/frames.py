@@ -17,7 +17,7 @@ from denskit.data.frames import bare
 from denskit.data.overlaps import overlaps
 from denskit.data.readers.ase_files import frames_in
 from denskit.data.readers.folders import read_warned
-from denskit.data.readers.formats import is_read_by_ase
+from denskit.data.readers.formats import TRAJECTORIES, is_read_by_ase
 from denskit.data.writing import Originals
 from denskit.evaluation.novelty import CUTOFF, Surroundings, radial_features
 from denskit.geometry.neighbors import build_neighbors
@@ -38,7 +38,7 @@ def read_frames(path: str | Path) -> list[ase.Atoms]:
     Raises FileNotFoundError, and ValueError for a file that cannot be read or holds no frame.
     """
     path = Path(path).expanduser()
-    files = sorted(path.glob("trajectory_*.extxyz")) if path.is_dir() else []
+    files = sorted(path.glob(TRAJECTORIES)) if path.is_dir() else []
     if files:
         return [atoms for file in files for atoms in read_frames(file)]
     if is_read_by_ase(path):

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from denskit.cli.options import Force
-from denskit.cli.output import give
+from denskit.cli.output import complain, give
 from denskit.cli.stopping import stoppable
 from denskit.runtime.progress import counted
 
@@ -56,9 +56,9 @@ def label(
     if done.again:
         console.print(f"tried again: {counted(done.again, 'frame')} that failed in an earlier call")
     for frame, reason in list(done.failures.items())[:SHOWN]:
-        console.print(f"frame {frame} is left out: {reason}")
+        complain(f"frame {frame} is left out: {reason}")
     if len(done.failures) > SHOWN:
-        console.print(f"left out as well: {counted(len(done.failures) - SHOWN, 'frame')}")
+        complain(f"left out as well: {counted(len(done.failures) - SHOWN, 'frame')}")
     if not done.finished:
         work.leave(f"saved: {counted(done.labels, 'label')}", command="the same command")
     again = "; the same command tries the others again" if done.failures else ""

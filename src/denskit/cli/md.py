@@ -10,7 +10,7 @@ from rich.console import Console
 
 from denskit.cli.opening import gains_by_recording, open_potential
 from denskit.cli.options import Committee, Device, Kernels, Processes
-from denskit.cli.output import give
+from denskit.cli.output import complain, give
 from denskit.cli.stopping import stoppable
 from denskit.runtime.progress import counted, duration
 
@@ -289,7 +289,7 @@ def _simulate(
             potential, structures, plan, resume=resume, say=console.print, progress=work.progress, stop=work.stop,
         )  # fmt: skip
     for failure in outcome.failures:
-        console.print(str(failure))
+        (console.print if failure.uncertain else complain)(str(failure))
     if plan.uncertain is not None:
         console.print(_uncertain_frames(plan))
     reached = ends_in_words(outcome.state.batch.num_systems, [failure.check for failure in outcome.failures])

@@ -1,7 +1,8 @@
 """How all verbs speak: ``--json``, ``--quiet`` and ``--verbose``.
 
 Verbs print for people as they like, and hand their results to :func:`give`.  With ``--json`` standard output
-holds one JSON object, these results, and the words for people go to standard error; with ``--quiet`` there are none.
+holds one JSON object, these results, and the words for people go to standard error; with ``--quiet`` only the lines
+that are a warning, a problem or an error do.
 """
 
 from __future__ import annotations
@@ -11,24 +12,54 @@ import json
 import logging
 import math
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from functools import cache
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 from rich.console import Console
 from rich.table import Column, Table
 
 PIPE_COLUMNS = 200  # of tables that no terminal shows
+_URGENT = re.compile(r"([^:]+: )?(warning|problem|error): ", re.IGNORECASE)  # perhaps after what it is about
+_STYLES = re.compile("\x1b\\[[0-9;?]*[a-zA-Z]")  # of a terminal; FORCE_COLOR writes them elsewhere, too
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 
 
 def speaks() -> bool:
     """Whether this is the one of torchrun's processes that speaks."""
     return os.environ.get("RANK", "0") == "0"
+
+
+class Urgent(io.TextIOBase):
+    """What is printed with ``--quiet``: of all lines those that begin as a warning, a problem or an error, and the
+    indented ones below them.  ``stream`` gets them."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream, self._rest, self._passes = stream, "", False
+
+    def writable(self) -> bool:
+        """True."""
+        return True
+
+    def fileno(self) -> int:
+        """That of the stream: for processes, which are quiet themselves."""
+        return self._stream.fileno()
+
+    def write(self, text: str) -> int:
+        """Pass on what is urgent, when its line has ended."""
+        *lines, rest = (self._rest + text).split("\n")
+        self._rest = rest.rpartition("\r")[2]  # a bar begins its line again and again
+        for line in lines:
+            plain = _STYLES.sub("", line.rpartition("\r")[2])
+            self._passes = bool(_URGENT.match(plain)) or (self._passes and plain.startswith(" "))
+            if self._passes:
+                self._stream.write(f"{plain}\n")
+        return len(text)
 
 
 class Output:
@@ -39,7 +70,7 @@ class Output:
 
     def begin(self) -> None:
         """A new call: for people, with nothing found yet."""
-        self.as_json = self.verbose = False
+        self.as_json = self.quiet = self.verbose = False
         self.found: dict[str, Any] = {}
         self.out, self.err = sys.stdout, sys.stderr
         if isinstance(self.out, io.TextIOWrapper):  # not every encoding has Å; standard error replaces letters anyway
@@ -66,9 +97,9 @@ class Output:
     def be_quiet(self, wanted: bool) -> None:
         """``--quiet``."""
         if wanted:
-            nowhere = self._redirected.enter_context(open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
-            self._redirected.enter_context(redirect_stdout(nowhere))
-            self._redirected.enter_context(redirect_stderr(nowhere))
+            self.quiet, urgent = True, Urgent(self.err)
+            self._redirected.enter_context(redirect_stdout(urgent))
+            self._redirected.enter_context(redirect_stderr(urgent))
 
     def be_verbose(self, wanted: bool) -> None:
         """``--verbose``: how data were read and models loaded, and the traceback of an error."""
@@ -112,7 +143,7 @@ def printable(text: str) -> str:
 
 
 def complain(text: str) -> None:
-    """Say why the verb fails; ``--quiet`` does not silence it."""
+    """Say why the verb, or a part of its work, fails; ``--quiet`` does not silence it."""
     print(printable(text), file=OUTPUT.err)
 
 
@@ -141,7 +172,9 @@ def _option(*names: str, to: Callable[[bool], None], help: str) -> Any:
 
 def _common(
     as_json: Annotated[bool, _option("--json", to=OUTPUT.use_json, help="Print the results as JSON.")] = False,
-    quiet: Annotated[bool, _option("--quiet", "-q", to=OUTPUT.be_quiet, help="Print errors only.")] = False,
+    quiet: Annotated[
+        bool, _option("--quiet", "-q", to=OUTPUT.be_quiet, help="Print errors and warnings only.")
+    ] = False,
     verbose: Annotated[
         bool,
         _option("--verbose", "-v", to=OUTPUT.be_verbose, help="Also how data are read, models loaded; tracebacks."),

@@ -183,9 +183,9 @@ def _report(folder: Any, summary: dict[str, Any], source: Structures, *, resumed
     )
     troubles = [relaxed for relaxed in folder.results() if not relaxed.sound]
     for relaxed in troubles[:10]:
-        typer.echo(f"  {relaxed.index}: {relaxed.status.replace('_', ' ')}: {relaxed.message}")
+        complain(f"structure {relaxed.index}: {relaxed.status.replace('_', ' ')}: {relaxed.message}")
     if len(troubles) > 10:
-        typer.echo(f"  and {len(troubles) - 10} more, in {folder.table}")
+        complain(f"and {len(troubles) - 10} more, in {folder.table}")
     if collapsed := overlaps(
         replace(source[relaxed.index], positions=relaxed.positions, cell=relaxed.cell, index=relaxed.index)
         for relaxed in folder.results() if relaxed.sound
@@ -194,7 +194,7 @@ def _report(folder: Any, summary: dict[str, Any], source: Structures, *, resumed
         typer.echo(f"warning: relaxed {frames}: atoms nearer than any bond, where the model knows nothing")
     if changed := summary["large_volume_changes"]:
         typer.echo(
-            f"{changed} of them changed the volume by more than {LARGE_CHANGE:g} % (volume_change_percent in "
+            f"warning: {changed} of them changed the volume by more than {LARGE_CHANGE:g} % (volume_change_percent in "
             f"{folder.table.name}): the model may not know them, or the given cells were far from their own"
         )
     typer.echo(f"Wrote {folder.structures} and {folder.table}")

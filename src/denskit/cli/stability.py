@@ -11,7 +11,7 @@ from rich.console import Console
 
 from denskit.cli.opening import gains_by_recording, open_potential
 from denskit.cli.options import Device, Kernels, Processes, refuse
-from denskit.cli.output import give, show_table
+from denskit.cli.output import complain, give, show_table
 from denskit.cli.stopping import stoppable
 from denskit.files import sha256_of
 from denskit.runtime.progress import counted
@@ -111,8 +111,8 @@ def _print(study: Study, rows: Sequence[Sequence[str]], remark: str, title: str)
         f"simulated {study.simulated:g} of {study.settings.length:g} ps, {counted(study.settings.seeds, 'seed')}"
     )
     if study.conservation is not None and study.conservation.unstable:
-        console.print(f"without a thermostat {study.conservation.unstable} became unstable and are left out")
+        complain(f"without a thermostat {study.conservation.unstable} became unstable and are left out")
     if remark:
         console.print(f"warning: {remark}", markup=False, highlight=False)
     for failure in study.failures:
-        console.print(str(failure), markup=False, highlight=False)
+        complain(str(failure))

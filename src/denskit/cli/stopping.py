@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, NoReturn
 import typer
 from rich.console import Console
 
+from denskit.cli.output import complain
+
 if TYPE_CHECKING:
     from denskit.runtime.interrupt import Interrupt
     from denskit.runtime.progress import Report
@@ -28,7 +30,7 @@ class Stoppable:
 
     def leave(self, kept: str, *, command: str = "the same command and --resume") -> NoReturn:
         """Say what is kept and how to continue; exit with 130 after Ctrl-C, 143 after SIGTERM."""
-        typer.echo(f"Stopped; {kept}. Continue with {command}", err=True)
+        complain(f"Stopped; {kept}. Continue with {command}")
         raise typer.Exit(128 + self.interrupt.signal)
 
 

@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from denskit.cli.options import refuse
-from denskit.cli.output import give, speaks
+from denskit.cli.output import OUTPUT, give, speaks
 from denskit.runtime.progress import counted, duration
 
 if TYPE_CHECKING:
@@ -116,7 +116,8 @@ def _together(arguments: list[str], processes: int, output: IO[str] | None = Non
 
     if "RANK" in os.environ:
         raise ValueError("--processes starts processes on one machine, and torchrun has started some already; use one")
-    code = run_together(["train", *arguments], processes, output)
+    quiet = ["--quiet"] if OUTPUT.quiet and output is None else []
+    code = run_together(["train", *arguments, *quiet], processes, output, OUTPUT.err)
     if code:
         raise typer.Exit(code)
 

@@ -17,10 +17,12 @@ from denskit.data import LoadedData, load_data
 from denskit.data.base import Source
 from denskit.data.config import DataConfig
 from denskit.data.frames import bare, exact_extxyz, frames_of, structures_of
+from denskit.data.inspection.labels import OF_MODEL
 from denskit.data.loading import read_file, read_files, without_isolated
 from denskit.data.overlaps import geometry_warnings
 from denskit.data.readers.folders import read_given
 from denskit.data.readers.formats import is_there, path_of, require_keys
+from denskit.data.records import numbered_in
 from denskit.data.splits import PARTS, AnotherFileError
 from denskit.data.structure_arrays import StructureArrays, numbered
 from denskit.data.writing import Originals, predicted
@@ -105,7 +107,7 @@ def _errors(
     if not result:
         raise ValueError(f"{structures.name}: no energies, forces or stresses to compare with{_fields_of(structures)}")
     if processes is None or processes.is_first:
-        for message in _partly_labelled(structures, result):
+        for message in [*_partly_labelled(structures, result), *_of_model(structures)]:
             warn(message)
     return result
 
@@ -244,6 +246,15 @@ def _partly_labelled(source: Source, errors: Mapping[str, float]) -> list[str]:
         for label, has in source.has.items()
         if not has.all() and any(name.startswith(label) for name in errors)
     ]
+
+
+def _of_model(source: Source) -> list[str]:
+    """Judged labels that are a model's own, where files are read at once: only their fields tell."""
+    if not source.in_memory:
+        return []
+    places = [place for place in range(len(source)) if source[place].of_model]
+    means = "the errors tell how far two models are apart, or a model from itself, and not how far from the reference"
+    return [f"{source.name}: {OF_MODEL} ({numbered_in(source, places, counted=False)}): {means}"] if places else []
 
 
 def source_of(model: Models, source: Structures | None, split: str, data: Reading = None) -> Source:

@@ -22,16 +22,20 @@ _PATIENCE = 25.0  # s that the others have to end after one has failed
 _SAID = 1  # exit code of the first process after an error of its own, which it has shown
 
 
-def run_together(arguments: Sequence[str], count: int, output: IO[str] | None = None) -> int:
+def run_together(
+    arguments: Sequence[str], count: int, output: IO[str] | None = None, errors: IO[str] | None = None
+) -> int:
     """Run ``denskit`` with these arguments in several processes; the exit code of the first that ended badly, or 0.
 
-    The cores are divided among them, unless OMP_NUM_THREADS says otherwise.  The first process speaks, to the file
-    ``output`` (default: standard output); where it has no error of its own, the message of the first other that failed
-    is shown.  Ctrl-C, SIGTERM and SIGUSR1 are passed on to all.  After a failure the others are ended.
+    The cores are divided among them, unless OMP_NUM_THREADS says otherwise.  The first process speaks; with the file
+    ``output`` for its standard output it is heard only where it fails.  Where it has no error of its own, the message
+    of the first other that failed is shown, in ``errors`` (default: standard error).  Ctrl-C, SIGTERM and SIGUSR1 are
+    passed on to all.  After a failure the others are ended.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
+    errors = errors or sys.stderr
     threads = str(max(1, cores() // count))
     shared = {"OMP_NUM_THREADS": threads, **os.environ, "WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1"}
     asked: list[int] = []
@@ -40,17 +44,17 @@ def run_together(arguments: Sequence[str], count: int, output: IO[str] | None = 
         asked.append(number)
 
     with handled(ask), tempfile.TemporaryDirectory() as folder:
-        errors = [Path(folder) / str(rank) for rank in range(count)]
+        said = [Path(folder) / str(rank) for rank in range(count)]
         running = []
         try:
-            for rank, path in enumerate(errors):
+            for rank, path in enumerate(said):
                 environment = {**shared, "MASTER_PORT": str(port), "RANK": str(rank), "LOCAL_RANK": str(rank)}
                 with path.open("wb") as stream:
                     running.append(
                         subprocess.Popen(
                             [sys.executable, "-m", "denskit", *arguments], env=environment,
                             stdout=subprocess.DEVNULL if rank else output or sys.stdout,
-                            stderr=stream if rank else None,
+                            stderr=stream if rank or output else None,
                             start_new_session=True,  # Ctrl-C reaches us alone
                         )
                     )  # fmt: skip
@@ -58,12 +62,13 @@ def run_together(arguments: Sequence[str], count: int, output: IO[str] | None = 
         finally:
             for process in running:
                 process.kill()
-        if failed and running[0].wait() != _SAID:
-            sys.stderr.write(errors[failed].read_text(errors="replace"))
+        if failed is not None:
+            place = 0 if running[0].wait() == _SAID else failed
+            errors.write(said[place].read_text(errors="replace"))  # empty where it was heard
     code = running[failed or 0].wait()
     if code < 0:
         why = ", perhaps for want of memory" if -code == signal.SIGKILL else ""
-        sys.stderr.write(
+        errors.write(
             f"process {failed or 0} was ended by signal {-code} ({signal.Signals(-code).name}){why}. Continue with the "
             "same command and --resume\n"
         )

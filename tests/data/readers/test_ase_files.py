@@ -22,6 +22,7 @@ from denskit.data import DataConfig, read_file
 from denskit.data.inspection import inspect_file
 from denskit.data.loading import read
 from denskit.data.readers.ase_files import frames_in
+from denskit.data.readers.folders import read_given
 from denskit.reading.budget import Unreadable
 
 
@@ -496,3 +497,19 @@ def test_partial_occupancies_are_refused(tmp_path: Path, sites: str, said: str) 
         return
     with pytest.raises(ValueError, match=rf"crystal\.cif, frame 0 has a site .*{said}"):
         read_file(path, DataConfig(missing="mask"))
+
+
+def test_frames_of_a_simulation_count_once(tmp_path: Path) -> None:
+    """Those on which a committee disagrees are of the same runs as the trajectories; alone they are read."""
+    for name, energies in {"trajectory_0": (1.0, 2.0), "trajectory_1": (3.0,), "uncertain": (2.0, 3.0)}.items():
+        ase.io.write(tmp_path / f"{name}.extxyz", [_water(REF_energy=energy) for energy in energies])
+    found, said = read_given(tmp_path, DataConfig(missing="mask"), read_file)
+    assert [system.energy for system in found] == [1.0, 2.0, 3.0]
+    assert any("uncertain.extxyz is left out" in line for line in said)
+    (tmp_path / "other.extxyz").write_bytes((tmp_path / "trajectory_1.extxyz").read_bytes())
+    assert len(read_given(tmp_path, DataConfig(missing="mask"), read_file)[0]) == 4
+    assert len(read_given(tmp_path / "uncertain.extxyz", DataConfig(missing="mask"), read_file)[0]) == 2
+    for path in tmp_path.glob("trajectory_*"):
+        path.unlink()
+    found, said = read_given(tmp_path, DataConfig(missing="mask"), read_file)
+    assert len(found) == 3 and not any("left out" in line for line in said)

@@ -149,6 +149,28 @@ def test_uncertain_runs_end_and_a_restart_knows(
         assert path.read_bytes() == (tmp_path / "parts" / path.name).read_bytes(), path.name
 
 
+def test_another_threshold_is_refused(committee: Potential, tmp_path: Path) -> None:
+    """The frames in the file would be of two; one that is left out meanwhile is still on record."""
+    chosen = plan(tmp_path / "run", 10, uncertain=1e-6, uncertain_every=5.0)
+    molecular_dynamics(committee, STRUCTURES, chosen)
+    molecular_dynamics(committee, STRUCTURES, replace(chosen, steps=20, uncertain=None), resume=True)
+    for changed, told in (
+        ({"uncertain": 0.5}, ": 1e-06 then, 0.5 now"),
+        ({"uncertain_every": 9.0}, "9.0 now"),
+    ):
+        with pytest.raises(ValueError, match=f"another simulation:\n  uncertain.*{told}\nContinue"):
+            molecular_dynamics(committee, STRUCTURES, replace(chosen, steps=30, **changed), resume=True)
+    molecular_dynamics(committee, STRUCTURES, replace(chosen, steps=30), resume=True)
+
+
+def test_a_threshold_may_come_later(committee: Potential, tmp_path: Path) -> None:
+    chosen = plan(tmp_path / "run", 20, uncertain=1e-6)
+    molecular_dynamics(committee, STRUCTURES, replace(chosen, steps=10, uncertain=None))
+    molecular_dynamics(committee, STRUCTURES, chosen, resume=True)
+    with pytest.raises(ValueError, match="uncertain: 1e-06 then, 0.5 now"):
+        molecular_dynamics(committee, STRUCTURES, replace(chosen, uncertain=0.5), resume=True)
+
+
 def test_a_threshold_needs_a_committee(models: list[ForceField], committee: Potential, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="give a committee"):
         molecular_dynamics(Potential(models[0]), STRUCTURES, plan(tmp_path / "run", 10, uncertain=0.1))

@@ -173,8 +173,12 @@ def test_what_cannot_be_resumed_is_refused(potential: Potential, tmp_path: Path)
         molecular_dynamics(potential, STRUCTURES, plan(tmp_path, 9))
     with pytest.raises(ValueError, match="another simulation:\n  temperature: 300.0 then, 310.0 now\n"):
         molecular_dynamics(potential, STRUCTURES, plan(tmp_path, 9, temperature=310.0), resume=True)
-    with pytest.raises(ValueError, match=r"another simulation:\n(  \w+: sha256 .*\n)+  n_atoms: "):
+    with pytest.raises(ValueError, match=r"another simulation:\n  structures \(.*\): 3 then, 2 now\nContinue"):
         molecular_dynamics(potential, STRUCTURES[:2], plan(tmp_path, 9), resume=True)
+    with pytest.raises(ValueError, match=r"another simulation:\n(  \w+: sha256 .*\n)+  n_atoms: "):
+        molecular_dynamics(
+            potential, [*STRUCTURES[:2], ase.Atoms("H2", [[0, 0, 0], [0, 0, 0.8]])], plan(tmp_path, 9), resume=True
+        )
     other = Potential(build("envelope_no_attention", torch.float64))
     with pytest.raises(ValueError, match="another simulation:\n  models: sha256 "):
         molecular_dynamics(other, STRUCTURES, plan(tmp_path, 9), resume=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import ase
 import ase.io
@@ -12,6 +13,7 @@ import torch
 from ase.build import bulk, molecule
 from typer.testing import CliRunner
 
+from contract.variants import build
 from denskit.cli import app
 from denskit.data.periodicity import is_boxed
 from denskit.simulation.dynamics import Dynamics, DynamicsSettings, State
@@ -169,3 +171,13 @@ def test_an_option_for_molecules_is_refused_where_there_is_none(tmp_path: Path) 
     assert refused.exit_code == 1
     assert "--no-rotation acts on molecules that are neither periodic nor have fixed atoms" in refused.output
     assert CliRunner().invoke(app, common).exit_code == 0
+
+
+@pytest.mark.parametrize("ensemble", ["nve", "nvt", "langevin"])
+def test_positions_that_are_not_finite_are_named(ensemble: Any, tmp_path: Path) -> None:
+    """By the same error for each, also where moments of inertia are wanted."""
+    atoms = molecule("H2O")
+    atoms.positions[1] = np.nan
+    chosen = DynamicsPlan(settings=DynamicsSettings(ensemble=ensemble), steps=1, folder=tmp_path / "run")
+    with pytest.raises(ValueError, match=r"atom 1 is at \[nan, nan, nan\] Å"):
+        molecular_dynamics(Potential(build("envelope", torch.float32)), [atoms], chosen)

@@ -29,6 +29,10 @@ _STRESS = {"stress", "virial", "virials"}
 _OTHER = {"unit", "units", "cutoff", "field", "tol", "tolerance", "threshold", "std", "input", "free", "kinetic", "n",
           "max", "rms", "bond", "weight", "weights"}  # fmt: skip
 _PLACEHOLDER = ("a placeholder, no label", "Look at how the file was written")
+OF_MODEL = (
+    "energies or forces that seem to be a model's own, by their calculator or the fields beside them (max_forces_std, "
+    "or time_ps, step and replica)"
+)
 _NUMBER = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?", re.IGNORECASE)
 _LISTED = 20  # names of fields
 _OF_CRYSTALS = {"spacegroup", "spacegroup_kinds", "unit_cell", "occupancy"}  # of CIF
@@ -116,8 +120,7 @@ def of_model(sample: Sample) -> Iterator[Finding]:
         yield from sample.marked(
             mask,
             "problem",
-            "energies or forces that seem to be a model's own, by their calculator or the fields beside them "
-            "(max_forces_std, or time_ps, step and replica)",
+            OF_MODEL,
             "results of a DenskitCalculator, frames of denskit md or select, or of a committee's predict, without "
             "labels: a training on them learns the model's errors",
             "Label them: denskit label FILE -o OUT. Where these are labels of a reference method, name them REF_energy "

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from denskit.data.base import Source
 from denskit.data.config import DataConfig
-from denskit.data.readers.formats import files_in, path_of
+from denskit.data.readers.formats import UNCERTAIN, files_in, of_simulation, path_of
 from denskit.data.records import Joined
 from denskit.runtime.progress import counted
 from denskit.runtime.warning import warn
@@ -70,4 +70,5 @@ def read_given(path: str | Path, config: DataConfig, read: Reader, *, strict: bo
         raise ValueError(f"{path}: none of {counted(len(files), 'file')} can be read. {left_out[0]}")
     files_read = Files(str(path), tuple(found))
     heading = f"{path}: {counted(len(files_read), 'structure')} in {counted(len(found), 'file')}, by their names"
-    return files_read, [heading, *said, *left_out]
+    uncertain = [f"{path}: {UNCERTAIN} is left out, whose frames are of the same runs as the trajectories"]
+    return files_read, [heading, *(uncertain if of_simulation(path) else []), *said, *left_out]

@@ -36,6 +36,7 @@ _SHARDS: dict[str, Callable[[Path, DataConfig], Shard]] = {
 }
 _OF_FRAMES = (".extxyz", ".xyz", ".traj", ".db", ".npz", ".cif", ".vasp")  # ordinary files in folders
 _UNPACKED = (".npz", ".db", ".lmdb", ".aselmdb", ".pkl")  # whose reader opens no packed files
+TRAJECTORIES, UNCERTAIN = "trajectory_*.extxyz", "uncertain.extxyz"  # of a simulation; the second from the first runs
 _WITH_TEXT = (".extxyz.xz", ".extxyz")  # shards only with their text beside them
 LABEL_KEYS = tuple(f"{label}_key" for label in LABELS)
 _USED_BY = {  # setting: endings of the files that it is for, and what they are
@@ -155,7 +156,8 @@ def _shards_of(folder: Path) -> tuple[str, list[Path]]:
 def files_in(path: Path) -> list[Path]:
     """The ordinary files of structures in a folder, or that a pattern such as ``calc/*/OUTCAR`` names, by name.
 
-    Empty for a file, for a folder of shards, and where a pattern has no file.
+    Of a simulation (:func:`of_simulation`) the trajectories alone: its uncertain frames come from these runs, and many
+    are in both.  Empty for a file, for a folder of shards, and where a pattern has no file.
     """
     if glob.has_magic(str(path)) and not path.exists():
         there = next(folder for folder in path.parents if folder.exists())  # may have brackets in its name
@@ -166,7 +168,13 @@ def files_in(path: Path) -> list[Path]:
     inside = sorted(path.iterdir())
     if any(_ending(file) is not None for file in inside):
         return []
-    return [file for file in inside if _holds_frames(file)]
+    frames = [file for file in inside if _holds_frames(file)]
+    return [file for file in frames if file.name != UNCERTAIN] if of_simulation(path) else frames
+
+
+def of_simulation(path: Path) -> bool:
+    """Whether this is a folder of ``denskit md`` with uncertain frames beside its trajectories."""
+    return (path / UNCERTAIN).is_file() and any(path.glob(TRAJECTORIES))
 
 
 def is_there(path: Path) -> bool:

@@ -21,6 +21,7 @@ from torch import Tensor
 from denskit.batch import Batch, select
 from denskit.data.frames import frames_of
 from denskit.data.periodicity import MAY_CLOSE, has_vacuum, is_boxed
+from denskit.data.readers.formats import TRAJECTORIES, UNCERTAIN
 from denskit.files import write_json
 from denskit.models.model_file import Model
 from denskit.runtime.interrupt import Interrupt
@@ -34,7 +35,7 @@ from denskit.simulation.dynamics.loop import Outcome, Recorder, Simulation
 from denskit.simulation.dynamics.momenta import free_molecules
 from denskit.simulation.dynamics.observers import BondStability, Finite, NotTooHot, Observer, VolumeWithin, find_bonds
 from denskit.simulation.dynamics.recorders import StatisticsWriter, TrajectoryWriter, UncertainWriter
-from denskit.simulation.dynamics.restart import Restart, origin_of
+from denskit.simulation.dynamics.restart import OF_STRUCTURES, Restart, origin_of
 from denskit.simulation.dynamics.settings import DynamicsSettings
 from denskit.simulation.potential import Potential, crowding_for, potential_of, reach_of
 from denskit.simulation.structures import batch_of, has_own_masses, masses_of, note_of_masses, system_of
@@ -44,7 +45,7 @@ LONG_STEP, LIGHT = 1.5, 1.5  # fs for atoms of hydrogen below that mass (u)
 SHORT_RUN = 100.0  # fs without a thermostat, to measure the drift of a model that may not conserve energy
 SECOND = 1.0  # between progress reports
 RESTART, STATISTICS, UNCERTAIN_FRAMES, SUMMARY = (
-    "restart.safetensors", "statistics.csv", "uncertain.extxyz", "summary.json",
+    "restart.safetensors", "statistics.csv", UNCERTAIN, "summary.json",
 )  # fmt: skip
 
 PLAN = (
@@ -162,7 +163,8 @@ def _simulated(
                 potential.check_structure(system_of(atoms, place))
             for message in [*_notes(structures, potential, settings, boxed), *warnings_of(potential, batch, settings)]:
                 say(message)
-            restart = Restart(state=dynamics.start(batch, masses=masses), settings=settings, origin=origin)
+            state = dynamics.start(batch, masses=masses)
+            restart = Restart(state=state, settings=settings, origin=origin, uncertain=_choice(plan))
             for message in _about_pressure(potential, restart.state):
                 say(message)
             restart.save(work.marker)
@@ -340,23 +342,36 @@ def _uncertainty_recorders(plan: DynamicsPlan, structures: Sequence[ase.Atoms]) 
 
 def _appended(folder: Path) -> list[Path]:
     """The files to which a simulation appends."""
-    return [path for name in (STATISTICS, "trajectory_*.extxyz", UNCERTAIN_FRAMES) for path in folder.glob(name)]
+    return [path for name in (STATISTICS, TRAJECTORIES, UNCERTAIN_FRAMES) for path in folder.glob(name)]
 
 
 def _last_frame(folder: Path) -> int | None:
     """Step of the last frame of the trajectories."""
-    files = [path for path in folder.glob("trajectory_*.extxyz") if path.stat().st_size]
+    files = [path for path in folder.glob(TRAJECTORIES) if path.stat().st_size]
     return max((int(cast(ase.Atoms, ase.io.read(path, -1)).info["step"]) for path in files), default=None)
 
 
 def _resumed(work: WorkFolder, plan: DynamicsPlan, origin: dict[str, str], batch: Batch) -> Restart:
     """The restart file, after a comparison with the plan; other files are cut back to its step."""
     restart = Restart.load(work.marker, batch.positions.device)
-    now = replace(restart, settings=plan.settings, origin=origin).record
+    chosen = _choice(plan) or restart.uncertain  # without a threshold no frame is added to those that are there
+    before = replace(restart, uncertain=restart.uncertain or chosen).record
+    now = replace(restart, settings=plan.settings, origin=origin, uncertain=chosen).record
+    if restart.structures != batch.num_systems:  # then all hashes differ, too, and tell nothing
+        before, now = ({k: v for k, v in one.items() if k not in (*OF_STRUCTURES, "masses")} for one in (before, now))
+        name = "structures (a replica counts as one)"
+        before[name], now[name] = restart.structures, batch.num_systems
     turning = bool(free_molecules(batch).any())  # without any the setting has no effect
-    work.require_same(restart.record, now, may_change=() if turning else ("rotation",))
+    work.require_same(before, now, may_change=() if turning else ("rotation",))
     work.cut(_appended(work.path), restart.files)
-    return restart
+    return replace(restart, uncertain=chosen)
+
+
+def _choice(plan: DynamicsPlan) -> dict[str, float]:
+    """By what frames of a committee are chosen: all in the file by the same."""
+    if plan.uncertain is None:
+        return {}
+    return {"uncertain": float(plan.uncertain), "uncertain_every": float(plan.uncertain_every)}
 
 
 def _write_summary(path: Path, outcome: Outcome, settings: DynamicsSettings, models: dict[str, Any]) -> None:

@@ -119,11 +119,11 @@ class Dynamics:
         isobaric, langevin = settings.ensemble == "npt", settings.ensemble in ("langevin", "npt")
         if isobaric and bool(batch.fixed.any()):
             raise ValueError("constant pressure moves all atoms with the cell: release the fixed atoms, or use nvt")
+        found = self.potential(batch)  # first: it names positions that are not finite, which have no moments of inertia
         freedom = degrees_of_freedom(batch, masses, momentum=langevin, rotation=langevin or settings.rotation)
         if momenta is None:
             keys = keys_for(settings.seed, 0, numbers)
             momenta = thermal_momenta(batch, masses, keys, settings.temperature, rotation=settings.rotation)
-        found = self.potential(batch)
         chain = freedom.new_zeros(2, len(freedom), settings.links)
         state = State(
             batch=batch, replicas=numbers, masses=masses, momenta=momenta.double().to(device),

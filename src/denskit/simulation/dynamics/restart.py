@@ -51,6 +51,7 @@ class Restart:
     origin: dict[str, str]  # of :func:`origin_of`
     failures: tuple[Failure, ...] = ()
     files: dict[str, int] = field(default_factory=dict)  # bytes of the appended files, by name
+    uncertain: dict[str, float] = field(default_factory=dict)  # how frames of a committee were chosen, if they were
 
     def save(self, path: Path) -> None:
         """Write atomically."""
@@ -59,6 +60,7 @@ class Restart:
             "origin": self.origin,
             "failures": [asdict(failure) for failure in self.failures],
             "files": self.files,
+            "uncertain": self.uncertain,
         }
         save_state(path, self.state, notes)
 
@@ -70,19 +72,30 @@ class Restart:
             settings = DynamicsSettings.model_validate(notes["settings"])
             failures = tuple(Failure(**failure) for failure in notes["failures"])
             files = {str(name): int(size) for name, size in notes["files"].items()}
-            return cls(state=state, settings=settings, origin=notes["origin"], failures=failures, files=files)
+            return cls(
+                state=state, settings=settings, origin=notes["origin"], failures=failures, files=files,
+                uncertain=notes.get("uncertain", {}),  # files of earlier simulations have none
+            )  # fmt: skip
 
     @property
     def record(self) -> dict[str, Any]:
-        """Settings and origin, as :meth:`denskit.runtime.work_folder.WorkFolder.require_same` compares them."""
-        return {**self.settings.model_dump(mode="json"), **self.origin}
+        """What a simulation that goes on keeps, as :meth:`denskit.runtime.work_folder.WorkFolder.require_same` compares
+        it."""
+        return {**self.settings.model_dump(mode="json"), **self.origin, **self.uncertain}
+
+    @property
+    def structures(self) -> int:
+        """Structures at the start."""
+        return self.state.batch.num_systems + len(self.failures)
+
+
+OF_STRUCTURES = ("n_atoms", "atomic_numbers", "positions", "cell", "pbc", "fixed")
 
 
 def origin_of(batch: Batch, masses: Tensor, potential: Potential) -> dict[str, str]:
     """SHA-256 of each property of the initial structures, of masses unlike the standard ones, and of the models;
     and the precision of the models, which is in theirs."""
-    names = ("n_atoms", "atomic_numbers", "positions", "cell", "pbc", "fixed")
-    found = {name: hashlib.sha256(getattr(batch, name).cpu().numpy().tobytes()).hexdigest() for name in names}
+    found = {name: hashlib.sha256(getattr(batch, name).cpu().numpy().tobytes()).hexdigest() for name in OF_STRUCTURES}
     if not torch.equal(masses, masses_of(batch).cpu()):
         found["masses"] = hashlib.sha256(masses.numpy().tobytes()).hexdigest()
     return found | {"models": potential.weights_sha256(), "dtype": str(potential.dtype).removeprefix("torch.")}
