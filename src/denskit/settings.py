@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from types import UnionType
 from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
@@ -19,6 +19,15 @@ T = TypeVar("T")
 ON_RESUME, ON_FINE_TUNING = "may differ when a run is resumed", "may differ from the model in training.init_from"
 OnResume = Annotated[T, ON_RESUME]
 OnFineTuning = Annotated[T, ON_FINE_TUNING]  # weights neither depend on it nor change their meaning with it
+
+
+def _seed(value: int) -> int:
+    if not 0 <= value < 2**63:
+        raise ValueError("wanted a whole number from 0 to 2**63 - 1")
+    return value
+
+
+Seed = Annotated[int, AfterValidator(_seed)]  # what numpy and torch take, on every device
 
 
 class Settings(BaseModel):

@@ -173,7 +173,7 @@ class TestFiles:
     @pytest.mark.parametrize(
         ("word", "complaint"),
         [
-            ("seeds=0", "wanted their number, at least 1"),
+            ("seeds=0", "wanted their number, 1 to 1000"),
             ("relaxation.stepps=3", "stepps"),
             ("seeds", "write key.sub=value"),
             ("axes.seed=[1, 2]", "list seeds under seeds"),
@@ -218,7 +218,12 @@ class TestFiles:
         [
             ({"settings": {"seed": 3}}, "seed is set for each run"),
             ({"seeds": [1, 1]}, "has one twice"),
-            ({"seeds": 0}, "wanted their number, at least 1, or a list"),
+            ({"seeds": 0}, "seeds: wanted their number, 1 to 1000, or a list"),
+            ({"seeds": []}, r"seeds: \[\]: wanted their number, 1 to 1000, or a list"),
+            ({"seeds": -2}, "seeds: -2: wanted their number"),
+            ({"seeds": 2**70}, f"seeds: {2**70}: wanted their number"),
+            ({"seeds": [0, -1]}, r"seeds \(entry 2\): -1: wanted a whole number from 0 to 2\*\*63 - 1"),
+            ({"seeds": [2**63]}, rf"seeds .entry 1.: {2**63}: wanted a whole number from 0 to 2\*\*63 - 1$"),
             ({"axes": {FRAMES: []}}, "has no values"),
             ({"axes": {FRAMES: [5, 5]}}, "5 and 5 are one value"),
             ({"axes": {LR: ["1e-3", 2e-3, 0.001]}}, "training.lr: .* are one value"),
@@ -248,12 +253,18 @@ class TestFiles:
             run.config(tmp_path)
 
     def test_errors_name_the_variant(self, tmp_path: Path) -> None:
-        for change, wrong in (({"base": "equifomer"}, "equifomer"), ({"task.sigmma": 1}, "sigmma")):
+        wrongs = (
+            ({"base": "equifomer"}, "no preset 'equifomer'"),
+            ({"task": "denss"}, "no task 'denss'"),
+            ({"task.sigmma": 1, "training.lr": -1}, "unknown key task.sigmma; .*\ntraining.lr: -1: wanted"),
+        )
+        for change, wrong in wrongs:
             variants = {"plain": {"task": "energy_forces"}, "DeNS": {"task": "dens", **change}}
             plain_run, dens_run = runs_of(tiny_study(variants=variants, seeds=[0]))
             plain_run.config(tmp_path)
-            with pytest.raises(ValueError, match=f"variant 'DeNS': .*{wrong}"):
+            with pytest.raises(ValueError, match=f"variant 'DeNS': .*{wrong}") as said:
                 dens_run.config(tmp_path)
+            assert "override" not in str(said.value)  # nothing was given beside the study
 
     def test_slips_of_a_study_file(self, tmp_path: Path) -> None:
         file = tmp_path / "study.yaml"
@@ -683,8 +694,19 @@ class TestWholeStudies:
         splits = folder.run(runs_of(study)[2]) / "splits.json"
         splits.write_text(json.dumps(json.loads(splits.read_text()) | {"test": [0, 1]}))
         found = compare_runs([run.folder.as_posix() for run in sizes.found])
-        assert found.title == "2 runs" and found.warning.startswith("tested on different structures (test)")
-        assert "The variants were tested on different structures (test): their" in as_markdown(found)
+        groups = "'data.split.train=8' on some; 'data.split.train=16' on others"
+        said = f"tested on different structures (test), {groups}: differences between these say little"
+        assert found.title == "2 runs" and found.warning == said
+        assert f"The variants were {said}" in as_markdown(found)
+        first, second = runs_of(study)[:2]
+        three = compare_runs([f"a={folder.run(first)}", f"b={found.found[1].folder}", f"c={folder.run(second)}"])
+        assert "'a', 'c' on some; 'b' on others:" in three.warning, "a and c can be compared"
+        results = collect(study, folder)
+        assert not results.warning, "there is one variant with 16"
+        splits = folder.run(second) / "splits.json"
+        splits.write_text(json.dumps(json.loads(splits.read_text()) | {"test": [0, 1]}))
+        assert collect(study, folder).warning.endswith("'plain' on some; 'DeNS' on others: differences between these "
+                                                       "say little (train 8)")  # fmt: skip
 
     def test_each_variant_at_its_best_learning_rate(self, tmp_path: Path) -> None:
         """Chosen by the validation errors that the kept models have; a rate may be added to what is trained."""
@@ -1035,6 +1057,17 @@ class TestWholeStudies:
             whose = ("its", "their")[count]
             assert command._saved(study, folder) == f"{count + 1} of 4 unfinished runs saved {whose} state"
 
+    def test_each_run_starts_a_process(self, tmp_path: Path) -> None:
+        """So many short trainings take longer than their steps, and fewer steps fit into a number of hours."""
+        study, cost = tiny_study(), Cost(step=1.0, structure=0.0, train=40, valid=6, test=20)
+        run, config, slow = runs_of(study)[0], runs_of(study)[0].config(tmp_path / "run"), replace(cost, start=1800.0)
+        assert seconds_of(run, config, slow) == seconds_of(run, config, cost) + 1800
+        steps = [
+            within_budget(study, {run.cell: each for run in runs_of(study)}, 4, 1).settings["training.max_steps"]
+            for each in (cost, slow)
+        ]
+        assert steps == [3600, 1800]
+
     def test_what_is_trained_takes_no_more_time(self, tmp_path: Path) -> None:
         study, cost = tiny_study(seeds=1), Cost(step=1.0, structure=0.0, train=40, valid=6, test=20)
         run, config = runs_of(study)[0], runs_of(study)[0].config(tmp_path / "run")
@@ -1157,7 +1190,8 @@ class TestWholeStudies:
         command = importlib.import_module("denskit.cli.study_work")
         monkeypatch.setattr(command, "train_and_report", lambda study, *_, **how: seen.append(study.seeds))
         folder, file, seen = StudyFolder(tmp_path / "out"), tmp_path / "tiny.yaml", []
-        write_study(tiny_study(tests={"hot": "hot.xyz"}), file)
+        (hot := tmp_path / "hot.xyz").touch()
+        write_study(tiny_study(tests={"hot": str(hot)}), file)
 
         def asked(*more: str) -> str:
             done = CliRunner().invoke(app, ["study", str(file), "-o", str(folder.path), *more])
@@ -1258,6 +1292,26 @@ class TestWholeStudies:
         assert "submit this script with sbatch" in job().stderr and "no run" in job(SLURM_ARRAY_TASK_ID="4").stderr
         for more in (["--dry-run"], ["--task", "0"]):
             assert "are different work" in CliRunner().invoke(app, [*command, *more]).output
+
+    @pytest.mark.parametrize(
+        ("change", "said"),
+        [
+            ({"settings": {**TINY, "training.max_step": 5}}, "'plain': unknown key training.max_step; did you mean"),
+            ({"variants": {"plain": {}, "DeNS": {"task": "denss"}}}, "variant 'DeNS': no task 'denss'"),
+            ({"variants": {"plain": {}, "DeNS": {"base": "nope"}}}, "variant 'DeNS': no preset 'nope'"),
+            ({"axes": {"training.lrr": [1e-3]}}, "unknown key training.lrr; did you mean training.lr?"),
+            ({"axes": {"task.sigma": [0.1, 0.2]}}, "variant 'plain': task.sigma belongs to task=dens"),
+            ({"settings": {**TINY, "data.path": "absent.xyz"}}, "tiny: plain: data.path: no file absent.xyz"),
+            ({"tests": {"hot": "absent.xyz"}}, "tiny: hot: no file absent.xyz to judge the trained models on"),
+        ],
+    )
+    def test_a_queue_script_is_of_runs_that_can_start(
+        self, change: dict[str, object], said: str, tmp_path: Path
+    ) -> None:
+        write_study(tiny_study(**change), tmp_path / "tiny.yaml")
+        done = CliRunner().invoke(app, ["study", str(tmp_path / "tiny.yaml"), "-o", str(tmp_path / "out"), "--slurm"])
+        assert done.exit_code == 1 and said in " ".join(done.output.split()), done.output
+        assert "#SBATCH" not in done.output
 
     def test_a_job_that_is_told_to_end_saves(self, tmp_path: Path) -> None:
         """The signal goes to the script's shell, which has become the training."""

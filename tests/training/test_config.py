@@ -136,6 +136,9 @@ def test_errors_name_the_key_and_the_cure(tiny: Callable[..., RunConfig], overri
         ("training.betas=[0.9]", "training.betas (entry 2): is missing"),
         ("model.cutoff={a: 1}", "model.cutoff: {'a': 1}: wanted a number"),
         ("model.name=[esen]", "no model ['esen']; did you mean esen?"),
+        ("seed=-1", "seed: -1: wanted a whole number from 0 to 2**63 - 1"),
+        (f"seed={2**63}", f"seed: {2**63}: wanted a whole number from 0 to 2**63 - 1"),
+        ("data.split.seed=-1", "data.split.seed: -1: wanted a whole number from 0 to 2**63 - 1"),
     ],
 )
 def test_errors_name_settings_as_users_write_them(override: str, said: str) -> None:

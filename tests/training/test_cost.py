@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -117,10 +118,12 @@ def test_one_length_is_given(tiny: Tiny) -> None:
 
 
 def test_a_trial_measures_and_writes_nothing(tiny: Tiny) -> None:
+    before = time.process_time()
     [forecast] = forecasts_of(tiny("training.max_steps=7", "task.sigma=0.4"))
     config, cost = forecast.planned.config, forecast.cost
     assert (cost.train, cost.valid, cost.test) == (20, 4, 4)
     assert cost.step > 0 and cost.structure > 0
+    assert before < cost.start < time.process_time(), "of the whole process, before the first step"
     assert config.training.max_steps == 7
     assert any(message.startswith("warning: task.sigma=0.4 Å") for message in warnings_before(forecast.planned))
     assert not Path(config.output).exists()

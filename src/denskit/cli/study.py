@@ -73,7 +73,7 @@ def study(
         raise ValueError("--hours and --frames shape the study that --question writes; a study file says its own steps")
     refuse(((task is not None) + slurm + dry_run > 1, "--task, --slurm and --dry-run are different work; give one"))
     from denskit.cli import study_work as work
-    from denskit.evaluation.study.config import file_name, find_run, runs_of
+    from denskit.evaluation.study.config import file_name, find_run
     from denskit.evaluation.study.running import StudyFolder, train_and_judge
     from denskit.runtime.threads import cores
 
@@ -93,7 +93,7 @@ def study(
             typer.echo(f"{run.label}, seed {run.seed}: finished, nothing to do")
         train_and_judge(chosen, run, folder, progress=True)
     elif slurm:
-        typer.echo(work.slurm_script(source, folder, [run.name for run in runs_of(chosen)]))
+        typer.echo(work.slurm_script(chosen, source, folder))
     else:
         try:
             work.train_and_report(chosen, source, folder, processes, dry_run=dry_run, asked=question is not None)

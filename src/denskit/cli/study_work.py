@@ -8,7 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from denskit.evaluation.study import question, timing
 from denskit.evaluation.study.collect import collect
 from denskit.evaluation.study.committees import committees_of, require_one_split
 from denskit.evaluation.study.config import StudyConfig, StudyRun, changed, file_name, load_study, runs_of, write_study
-from denskit.evaluation.study.data import problems_of
+from denskit.evaluation.study.data import problems_of, require_settings
 from denskit.evaluation.study.running import StudyFolder, run_all
 from denskit.evaluation.study.tables import as_rich, write_tables
 from denskit.files import locked, write_json
@@ -273,8 +273,14 @@ def _sized_question(
     return source, study
 
 
-def slurm_script(source: Path, folder: StudyFolder, runs: Sequence[str]) -> str:
-    """An array with one job for each run.  It names the runs: a study that grows gives them other numbers."""
+def slurm_script(study: StudyConfig, source: Path, folder: StudyFolder) -> str:
+    """An array with one job for each run.  It names the runs: a study that grows gives them other numbers.
+
+    Raises ValueError and FileNotFoundError, before the jobs wait in a queue, where a run could not start.
+    """
+    folder.require_inputs(study)
+    require_settings(study)
+    runs = [run.name for run in runs_of(study)]
     (folder.path / "logs").mkdir(parents=True, exist_ok=True)  # SLURM opens its logs there before the jobs
     logs, command = shlex.quote(f"{folder.path.resolve()}/logs/%A_%a.log"), ["denskit", "study", str(source.resolve())]
     command += ["--output", str(folder.path.resolve())]

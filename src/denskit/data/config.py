@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from ase.data import atomic_numbers
 from pydantic import Field, field_validator, model_validator
 
-from denskit.settings import OnResume, Settings
+from denskit.settings import OnResume, Seed, Settings
 from denskit.units import BOHR, GPA, HARTREE, KCAL_PER_MOL, KJ_PER_MOL
 
 ENERGY_UNITS = {"eV": 1.0, "kcal/mol": KCAL_PER_MOL, "kJ/mol": KJ_PER_MOL, "Hartree": HARTREE, "Ry": HARTREE / 2}
@@ -32,7 +32,7 @@ class SplitConfig(Settings):
     """Structures for the final test, a number or a share; None: the rest, or 5 % without ``train``; 0: none."""
     gap: int = Field(default=0, ge=0)
     """Frames left out between blocks, so that the blocks are less correlated (``blocks`` only)."""
-    seed: int | None = None
+    seed: Seed | None = None
     """Seed of ``random`` and ``group``; None: the run's seed."""
     file: str | None = None
     """A split saved by an earlier run (JSON), instead of all other settings here."""

@@ -30,6 +30,7 @@ class Cost:
     replayed: int = 0  # old structures judged at each validation
     trial: float = 0.0  # s that trials took, part of a time budget
     memory: float = 0.0  # MiB, the peak of one process (CUDA: of its device)
+    start: float = 0.0  # s of processor time of the process of the trial before its first step
 
     def training_seconds(self, training: TrainingConfig, train: int | None = None) -> float:
         """Time of a training with its validations; ``train``: of another number of training structures."""

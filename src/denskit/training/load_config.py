@@ -36,6 +36,7 @@ _TASKS: dict[str, type[BaseModel]] = {
 _DEFAULT_NAMES = {"model": "equiformer", "task": "energy_forces"}
 _NAMED = ("model", "task", "data")  # `task=dens` is short for `task.name=dens`
 Overrides = Sequence[str] | Mapping[str, Any]
+OVERRIDE = "override"  # the place of what was given beside a file, in errors
 
 
 def load_config(preset_or_path: str | os.PathLike[str], overrides: Overrides = ()) -> RunConfig:
@@ -61,7 +62,7 @@ def load_config(preset_or_path: str | os.PathLike[str], overrides: Overrides = (
     name = os.fspath(preset_or_path)
     origin, base = _read(name)
     changes = parse_overrides(overrides)
-    for place, content in ((origin, base), ("override", changes)):
+    for place, content in ((origin, base), (OVERRIDE, changes)):
         _require_sections(place, content)
     base = _apply_molecule(base, changes, origin)
     asked = (changes.get("model") or {}).get("name")
@@ -119,7 +120,7 @@ def data_config(overrides: Overrides) -> DataConfig:
     other = [key for key in changes if key != "data"]
     if other:
         raise ValueError(f"{other[0]}: settings that say how structures are read begin with data., as data.units=eV")
-    checker = _Checker("override", changes, {"data": DataConfig})
+    checker = _Checker(OVERRIDE, changes, {"data": DataConfig})
     config = checker.build(DataConfig, changes.get("data") or {}, "data")
     checker.raise_problems()
     assert isinstance(config, DataConfig)
@@ -252,7 +253,7 @@ def _switch(
     """
     old = base.get("name", _DEFAULT_NAMES[section])
     new = changes.get("name", old)
-    for name, place in ((old, origin), (new, "override")):
+    for name, place in ((old, origin), (new, OVERRIDE)):
         if not isinstance(name, str) or name not in classes:
             raise ValueError(f"{place}: no {section} {name!r}{nearest(str(name), classes)}")
     if new == old:
@@ -390,7 +391,7 @@ class _Checker:
     def _place(self, key: str) -> str:
         key = key.partition(" ")[0]  # without the place in a list
         changed = any(leaf == key or leaf.startswith(f"{key}.") or key.startswith(f"{leaf}.") for leaf in self.changed)
-        return "override" if changed and key else self.origin
+        return OVERRIDE if changed and key else self.origin
 
 
 def _owner(cls: type[BaseModel], path: Sequence[int | str]) -> type[BaseModel]:

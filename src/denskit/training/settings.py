@@ -13,7 +13,7 @@ from pydantic_core import to_jsonable_python
 from denskit.data.config import DataConfig
 from denskit.models.config import ModelConfig
 from denskit.reading.remote import address_of
-from denskit.settings import OnResume, Settings
+from denskit.settings import OnResume, Seed, Settings
 from denskit.tasks import TaskConfig, build_task
 from denskit.zoo import PREFIX
 
@@ -296,7 +296,7 @@ class RunConfig(Settings):
     when these are known."""
     output: OnResume[str]
     """Run folder, made by the run; on the command line ``runs/PRESET`` where not given."""
-    seed: int = Field(default=0, ge=0)
+    seed: Seed = 0
     """Of initial weights, split, order of the data, corruption and dropout."""
     device: OnResume[str] = "auto"
     """"auto" (a CUDA device if there is one), "cpu", "cuda" or "cuda:1"."""

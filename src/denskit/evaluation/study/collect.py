@@ -44,9 +44,15 @@ def collect(study: StudyConfig, folder: StudyFolder, committees: Sequence[Commit
 
 
 def _warning(found: Sequence[Found]) -> str:
-    """That variants of one point were judged on different structures; empty where they were not."""
-    points = {run.point for run in found}
-    return max(of_other_structures([run for run in found if run.point == point], "test") for point in points)
+    """That variants of one point were judged on different structures, and where not at all points, at which; empty
+    where they were not."""
+    points: dict[str, list[str]] = {}  # by what is said of them
+    for point in dict.fromkeys(run.point for run in found):
+        said = of_other_structures([run for run in found if run.point == point], "test")
+        points.setdefault(said, []).append(point)
+    if len(points) == 1:
+        return next(iter(points))
+    return "; ".join(f"{said} ({'; '.join(there)})" for said, there in points.items() if said)
 
 
 def trained_on(found: Sequence[Found]) -> Iterator[str]:

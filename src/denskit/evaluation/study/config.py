@@ -18,10 +18,10 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from denskit.files import atomic_write
 from denskit.presets import study_names, study_text
 from denskit.reading.documents import parse_yaml, value_of_word
-from denskit.settings import Settings, dotted, problems_in
+from denskit.settings import Seed, Settings, dotted, problems_in
 from denskit.simulation.stability.protocol import StudySettings
 from denskit.training.fitted_settings import rows_for
-from denskit.training.load_config import load_config, nearest
+from denskit.training.load_config import OVERRIDE, load_config, nearest
 from denskit.training.settings import RunConfig, SizeRow
 
 FRAMES = "data.split.train"  # an axis over it keeps validation and test frames
@@ -30,6 +30,7 @@ TEST, SIMULATION, RELAXATION = "test", "simulation", "relaxation"  # what runs a
 MEAN = "mean of the tests"
 _DECIDES_VALIDATION = ("training.best_by", "training.evaluate_structures")
 _NOT_ON_THE_COMMAND_LINE = ("settings", "variants", "published")  # so a key of these is a setting of all runs
+_MOST_SEEDS = 1000  # as a number, which may be one seed that is meant
 _WITH_PARTS = ("axes", "tests", "simulation", "relaxation")
 METRICS = {  # key in the results: name and unit for people
     "energy_mae_meV": "energy (meV)",
@@ -76,7 +77,7 @@ class StudyConfig(Settings):
     best_of: tuple[str, ...] = Field(default=())
     """Axes of settings to tune, such as [training.lr]: the table also has each variant at the value whose runs have the
     lowest validation error."""
-    seeds: tuple[int, ...] = Field(default=(0, 1, 2), min_length=1)
+    seeds: tuple[Seed, ...] = Field(default=(0, 1, 2))
     """Repetitions. A seed fixes split, order, corruption and initial weights: variants are compared in pairs."""
     tests: dict[str, str] = Field(default={})
     """More files to judge on, besides the test split: name -> file."""
@@ -107,9 +108,10 @@ class StudyConfig(Settings):
     @field_validator("seeds", mode="before")
     @classmethod
     def _count_of_seeds(cls, value: object) -> object:
-        if value == 0:
-            raise ValueError("wanted their number, at least 1, or a list such as [0, 1, 2]")
-        return tuple(range(value)) if isinstance(value, int) and not isinstance(value, bool) else value
+        count = value if isinstance(value, int) and not isinstance(value, bool) else None
+        if value in ([], ()) or (count is not None and not 1 <= count <= _MOST_SEEDS):
+            raise ValueError(f"wanted their number, 1 to {_MOST_SEEDS}, or a list such as [0, 1, 2]")
+        return value if count is None else tuple(range(count))
 
     @field_validator("variants", mode="before")
     @classmethod
@@ -232,7 +234,8 @@ class StudyRun:
         try:
             return load_config(self.base, [*overrides(settings), f"output={output}"])
         except (ValueError, OSError) as error:
-            raise ValueError(f"variant {self.variant!r}: {error}") from error
+            said = re.sub(f"^{OVERRIDE}: ", "", str(error), flags=re.MULTILINE)  # they are settings of the study
+            raise ValueError(f"variant {self.variant!r}: {said}") from error
 
 
 def file_name(text: str) -> str:

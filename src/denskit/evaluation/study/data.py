@@ -6,7 +6,6 @@ Here the largest number is divided as usual; smaller training sets are nested in
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +25,7 @@ from denskit.data.splits import Splits, content_in_words, rare_first
 from denskit.evaluation.study.config import FRAMES, StudyConfig, StudyRun, file_name, runs_of
 from denskit.evaluation.study.results import Found
 from denskit.reading.remote import address_of
-from denskit.training.inputs import digest_of, files_of
+from denskit.training.inputs import digest_of, files_of, structures_of
 from denskit.training.load_config import load_config
 from denskit.training.run_folder import RunFolder
 from denskit.training.settings import RunConfig
@@ -44,6 +43,18 @@ def require_files(study: StudyConfig) -> None:
     for name, file in [*study.tests.items(), ("relaxation.path", relaxed)]:
         if file is not None and address_of(file) is None and not is_there(Path(file).expanduser()):
             raise FileNotFoundError(f"{study.title}: {name}: no file {file} to judge the trained models on")
+
+
+def require_settings(study: StudyConfig) -> None:
+    """Raise ValueError where the settings of a run make no sense, FileNotFoundError where a file that it learns from or
+    is judged on is not there.  No structures are read."""
+    for run in runs_of(study):
+        if run.seed != study.seeds[0]:  # the others differ in nothing else
+            continue
+        config = run.config()
+        for key, file in [*structures_of(config), ("data.test", config.data.test)]:
+            if file is not None and address_of(file) is None and not is_there(Path(file).expanduser()):
+                raise FileNotFoundError(f"{study.title}: {run.label}: {key}: no file {file}")
 
 
 def require_same_inputs(begun: Iterable[Mapping[str, str]]) -> None:
@@ -131,7 +142,8 @@ _JUDGED = {"test": "tested on different structures (test)", "valid": "validated 
 
 
 def of_other_structures(found: Sequence[Found], part: Literal["test", "valid"]) -> str:
-    """A warning where variants were judged on different structures; empty where not, or not known.
+    """A warning where variants were judged on different structures, with those that were judged on the same together;
+    empty where not, or not known.
 
     The seeds of a variant may be: with those of another they are compared seed by seed, if they have one in common.
     """
@@ -146,9 +158,21 @@ def of_other_structures(found: Sequence[Found], part: Literal["test", "valid"]) 
         elif (splits := RunFolder(run.folder).divided()) is not None:
             structures = [splits.sha256, getattr(splits, part).tolist()]
             judged.setdefault(run.variant, {})[run.seed] = json.dumps(structures)
-    for one, other in itertools.combinations(judged.values(), 2):
-        common = one.keys() & other.keys()
-        unlike = any(one[seed] != other[seed] for seed in common)
-        if unlike or (not common and not set(one.values()) & set(other.values())):
-            return f"{_JUDGED[part]}: their differences there say little"
-    return ""
+    alike: list[list[str]] = []
+    for variant, own in judged.items():
+        group = next((group for group in alike if all(_of_the_same(own, judged[other]) for other in group)), None)
+        if group is None:
+            alike.append(group := [])
+        group.append(variant)
+    if len(alike) < 2:
+        return ""
+    first, *others = (", ".join(map(repr, group)) for group in alike)
+    groups = "; ".join([f"{first} on some", *(f"{group} on others" for group in others)])
+    return f"{_JUDGED[part]}, {groups}: differences between these say little"
+
+
+def _of_the_same(one: Mapping[int, str], other: Mapping[int, str]) -> bool:
+    """Whether two variants were judged on the same structures, which are given by seed."""
+    if common := one.keys() & other.keys():
+        return all(one[seed] == other[seed] for seed in common)
+    return bool(set(one.values()) & set(other.values()))

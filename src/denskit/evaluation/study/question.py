@@ -193,7 +193,7 @@ def within_budget(study: StudyConfig, costs: Mapping[str, Cost], hours: float, p
 
     def steps_in(cost: Cost) -> float:
         validations = 20 * cost.valid  # as dens_question has them
-        return (share - (validations + cost.test) * cost.structure) / cost.step
+        return (share - cost.start - (validations + cost.test) * cost.structure) / cost.step
 
     steps = int(min(steps_in(costs[run.cell]) for run in runs if run.cell in costs))
     if steps < 100:

@@ -21,12 +21,13 @@ from denskit.training.settings import RunConfig
 
 
 def seconds_of(run: StudyRun, config: RunConfig, cost: Cost) -> float:
-    """Time that is left of a run: training from its last row of metrics.csv, its validations, and the final test."""
+    """Time that is left of a run: the start of its process with imports, data and model; training from its last row of
+    metrics.csv, its validations, and the final test."""
     frames, row = run.point.get(FRAMES), next(reversed(rows_of(RunFolder(Path(config.output)))), {})
     training = training_for(config, cost.train if frames is None else frames)
     total = cost.schedule(training, frames).total_steps
     left = 1 - min(int(row.get("step", 0)), total) / total
-    return left * cost.training_seconds(training, frames) + cost.test * cost.structure
+    return cost.start + left * cost.training_seconds(training, frames) + cost.test * cost.structure
 
 
 def unequal_batches(study: StudyConfig, costs: Mapping[str, Cost]) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from denskit.settings import Settings
+from denskit.settings import Seed, Settings
 
 
 class DynamicsSettings(Settings):
@@ -18,7 +18,7 @@ class DynamicsSettings(Settings):
     """K, of the initial momenta and the thermostat."""
     timestep: float = Field(default=0.5, gt=0)
     """fs."""
-    seed: int = Field(default=0, ge=0)
+    seed: Seed = 0
     """Of the initial momenta and all noise."""
     relaxation_time: float = Field(default=50.0, gt=0)
     """fs, of the Nosé-Hoover chain."""
