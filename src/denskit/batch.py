@@ -40,6 +40,7 @@ class System:
     sid: str = ""  # the source's name of the system (OC20, OC22), or empty
     fid: int | None = None  # frame number in the relaxation or trajectory of that system
     electrons: tuple[tuple[str, float], ...] = ()  # fields such as total charge and spin, which no model sees
+    unconverged: bool = False  # the labels are of electrons that did not converge, as the program's output tells
     of_model: bool = False  # the labels are a model's own predictions, as fields beside them in the file tell
     relaxed_energy: float | None = None  # eV, at the end of the relaxation from this structure (IS2RE)
     relaxed_positions: np.ndarray | None = None  # [n, 3] Å, likewise (IS2RS)

@@ -1333,17 +1333,40 @@ class TestWholeStudies:
         assert (run / "checkpoints" / "last.pt").is_file()
 
 
-@pytest.mark.parametrize(("length", "percent"), [({"max_steps": 52}, 25), ({"epochs": 2, "max_steps": 52}, 50)])
-def test_bars_know_how_long_a_training_is(length: Mapping[str, int], percent: int, tmp_path: Path) -> None:
-    study, folder = tiny_study(settings={"training": length}, seeds=1), StudyFolder(tmp_path)
+def test_bars_know_how_long_a_training_is(tmp_path: Path) -> None:
+    """From its log: the length may be one in epochs."""
+    study, folder = tiny_study(settings={"training.epochs": 3}, seeds=1), StudyFolder(tmp_path)
     run = runs_of(study)[0]
-    (path := folder.run(run)).mkdir(parents=True)
-    (path / "metrics.csv").write_text("step,epoch,train_forces_mae_meV_per_A\n13,1,20\n")
+    path = folder.run(run)
+    path.mkdir(parents=True)
     with Bars(console=Console(file=io.StringIO())) as bars:
         progress = StudyProgress(folder, bars.console, bars)
-        for _ in range(2):
-            progress.show([Job(run, "running")])
-        assert [task.percentage for task in bars.tasks] == [percent]
+        progress.show([Job(run, "running")])
+        assert [task.total for task in bars.tasks] == [None], "it is not known before the first step"
+        (path / "metrics.csv").write_text("step,epoch,train_forces_mae_meV_per_A\n13,0,20\n")
+        (path / "train.log").write_text("2026-01-01 00:00:00  step 13/52  epoch 0  train MAE forces 20.00 meV/Å\n")
+        progress.show([Job(run, "running")])
+        assert [task.percentage for task in bars.tasks] == [25]
+
+
+def test_a_length_replaces_those_of_the_layers_below() -> None:
+    """Else the shorter would hold: a variant of more epochs would end with the steps of the study."""
+    study = tiny_study(
+        settings={"training": {"max_steps": 600}, "training.lr": 1e-3},
+        variants={"plain": {}, "long": {"training.epochs": 70}},
+        axes={FRAMES: {5: {}, 10: {"training": {"max_steps": 900}}}},
+        seeds=1,
+    )
+    found = {(run.variant, run.point[FRAMES]): run.config().training for run in runs_of(study)}
+    lengths = {key: (training.epochs, training.max_steps) for key, training in found.items()}
+    assert lengths == {
+        ("plain", 5): (None, 600), ("long", 5): (70, None), ("plain", 10): (None, 900), ("long", 10): (None, 900),
+    }  # fmt: skip
+    assert {training.lr for training in found.values()} == {1e-3}
+    longer = runs_of(changed(tiny_study(settings={"training.max_steps": 600}, seeds=1), ["training.epochs=2000"]))
+    assert [(run.config().training.epochs, run.config().training.max_steps) for run in longer] == [(2000, None)] * 2
+    both = tiny_study(settings={"training.max_steps": 600, "training.epochs": 5}, seeds=1)
+    assert {run.config().training.epochs for run in runs_of(both)} == {5}, "of one layer both count"
 
 
 def test_runs_do_not_share_a_folder() -> None:

@@ -157,6 +157,19 @@ def test_a_budget_becomes_steps_which_a_resumed_run_keeps(tiny: Tiny, monkeypatc
     assert load_config(train(tiny("training.budget=1 day", frames), resume=True)).training.max_steps == 10
 
 
+def test_a_run_that_began_with_another_default_length_keeps_it(tiny: Tiny) -> None:
+    """That of a preset: one of a command counts."""
+    few = "data.split.train=8"  # two steps an epoch
+    run = train(tiny("training.max_steps=6", few, "training.final=last"))
+    both = [few, "training.final=last", "training.epochs=1", "training.max_steps=9"]
+    train(tiny(*both), resume=True)
+    known = load_config(run).training
+    assert (known.epochs, known.max_steps) == (None, 6)
+    assert "no length is given: it keeps training.max_steps=6" in (run / "train.log").read_text(encoding="utf-8")
+    train(tiny(few, "training.final=last", "training.max_steps=8"), resume=True)
+    assert load_config(run).training.max_steps == 8
+
+
 @pytest.mark.parametrize("planned", [6, 20, 60])
 def test_a_training_keeps_to_its_budget(tiny: Tiny, monkeypatch: pytest.MonkeyPatch, planned: int) -> None:
     """However many steps the trial found, it gets those that fit by the speed found later."""

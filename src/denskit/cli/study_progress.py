@@ -11,9 +11,9 @@ from rich.markup import escape
 from rich.progress import BarColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
+from denskit.runtime.run_state import progress_of
 from denskit.training.overview import rows_of
 from denskit.training.run_folder import RunFolder
-from denskit.training.settings import TrainingConfig
 
 if TYPE_CHECKING:
     from denskit.evaluation.study.running import Job, StudyFolder
@@ -73,18 +73,9 @@ class StudyProgress:
         if row and job.run.name in self._tasks:
             error = row.get("valid_forces_mae_meV_per_A") or row.get("train_forces_mae_meV_per_A")
             note = f"forces {float(error):.1f} meV/Å" if error else ""
-            step, training = int(row["step"]), job.run.config(self.folder.run(job.run)).training
-            total = max(step, _steps_in_all(training, step, int(row["epoch"])))
-            bars.update(self._tasks[job.run.name], completed=step, total=total, note=note)
+            step, steps = progress_of(self.folder.run(job.run))
+            bars.update(self._tasks[job.run.name], completed=step, total=steps or None, note=note)
 
     def _last(self, job: Job) -> dict[str, str]:
         """The last row of the run's metrics.csv; empty before there is one."""
         return next(reversed(rows_of(RunFolder(self.folder.run(job.run)))), {})
-
-
-def _steps_in_all(training: TrainingConfig, step: int, epoch: int) -> int:
-    """Steps of a training that has come to a step of an epoch; roughly where its length is one in epochs."""
-    lengths = [training.max_steps] if training.max_steps is not None else []
-    if training.epochs is not None:
-        lengths.append(training.epochs * step // max(epoch, 1))
-    return min(lengths)

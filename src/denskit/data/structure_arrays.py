@@ -56,6 +56,7 @@ class StructureArrays(Source):
     sids: tuple[str, ...] = ()  # [B], or empty; the source's names of the systems
     electrons: tuple[tuple[tuple[str, float], ...], ...] = ()  # [B], or empty; as of System
     of_model: np.ndarray | None = None  # [B] bool, as of System; None: none
+    unconverged: np.ndarray | None = None  # [B] bool, likewise
     fids: np.ndarray | None = None  # [B] int64, frame numbers of the relaxations
     denoise: bool = True  # False: molecular dynamics, never corrupted by DeNS
     unit: str = "eV"  # of the energies in the file
@@ -83,6 +84,7 @@ class StructureArrays(Source):
             fid=None if self.fids is None else int(self.fids[index]),
             electrons=self.electrons[index] if self.electrons else (),
             of_model=self.of_model is not None and bool(self.of_model[index]),
+            unconverged=self.unconverged is not None and bool(self.unconverged[index]),
             denoise=self.denoise,
         )
 
@@ -142,7 +144,7 @@ class StructureArrays(Source):
         nan_forces = [np.full((n, 3), np.nan) for n in counts]
         groups, sids = tuple(system.group for system in held), tuple(system.sid for system in held)
         electrons = tuple(system.electrons for system in held)
-        of_model = np.array([system.of_model for system in held])
+        of_model, unconverged = np.array([[system.of_model, system.unconverged] for system in held]).T
         fids = [system.fid for system in held if system.fid is not None]
         return cls(
             name=name,
@@ -161,6 +163,7 @@ class StructureArrays(Source):
             sids=sids if any(sids) else (),
             electrons=electrons if any(electrons) else (),
             of_model=of_model if of_model.any() else None,
+            unconverged=unconverged if unconverged.any() else None,
             fids=np.array(fids) if len(fids) == len(held) else None,
         )
 

@@ -115,8 +115,8 @@ class TrainingConfig(Settings):
     accumulate: int = Field(default=1, ge=1)
     """Micro-batches that each process divides its share of a step into, to save memory."""
     epochs: OnResume[int | None] = Field(default=None, ge=1)
-    """Length of the training in passes over the training data; give this, max_steps or budget. With epochs and
-    max_steps the shorter counts."""
+    """Length of the training in passes over the training data; give this, max_steps or budget, or
+    epochs and max_steps, of which the shorter counts."""
     max_steps: OnResume[int | None] = Field(default=None, ge=1)
     """Length of the training in steps."""
     budget: Budget | None = None

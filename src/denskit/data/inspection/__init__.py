@@ -37,6 +37,7 @@ CHECKS: tuple[Callable[[Sample], Iterator[Finding]], ...] = (
     labels.not_finite,
     labels.constant,
     labels.of_model,
+    labels.unconverged,
     labels.electrons,
     energy_consistency.energies_and_forces,
     energy_consistency.energies_and_stress,

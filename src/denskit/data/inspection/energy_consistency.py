@@ -31,6 +31,7 @@ TELLING = 0.5  # of two predictions: pairs for which they differ by more tell wh
 ODD = 0.08  # of the pairs, at least, are not explained where stresses of two kinds are mixed
 NAMED = 0.75  # of these, and a standard error more, a mixture explains; rough labels of sound files 0.4 to 0.7
 FEW = 3  # structures of the other kind, at least
+NO_FORCE = 1e-5  # eV/Å: rounding of forces that are zero by symmetry
 WRONG_SIGN = "the stress has the wrong sign (ASE's is positive under tension)"
 VASP_ORDER = "the stress is in VASP's order xx yy zz xy yz zx"
 PER_ATOM = "the energies are per atom, not total", "Multiply the energies of the file by the numbers of atoms"
@@ -286,11 +287,13 @@ def nothing_compared(sample: Sample) -> Iterator[Finding]:
         return
     if any(energies_and_forces(sample)) or any(energies_and_stress(sample)):
         return
+    if not np.nan_to_num(sample.force_rms).max() > NO_FORCE:
+        return
     compared, labels = [one for one in (forces, stress) if one is not None], "forces or stress"
     found = "no frames are near enough, or none agree well enough, to compare energies with forces"
     if stress is not None and stress.clear:
         compared, labels = [forces] if forces is not None else [], "forces"
-        found = "energies were compared with the stress, and no frames are near enough to compare them with forces"
+        found = "near frames differ by their cells, so energies were compared with the stress alone"
     if compared:
         found = f"{compared[0].told}: too few, or too far apart, to compare energies with {labels}"
     of = "signs and units of the forces" if labels == "forces" else "signs and units"

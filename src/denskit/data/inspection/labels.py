@@ -128,6 +128,18 @@ def of_model(sample: Sample) -> Iterator[Finding]:
         )
 
 
+def unconverged(sample: Sample) -> Iterator[Finding]:
+    """Labels of electrons that did not converge, as VASP's output tells."""
+    if (mask := sample.structures.unconverged) is not None:
+        yield from sample.marked(
+            mask,
+            "problem",
+            "the electrons did not converge, since VASP did not reach EDIFF",
+            "energies and forces may be far off",
+            "Leave these frames out, or compute them again with more steps (NELM) or another ALGO",
+        )
+
+
 def electrons(sample: Sample) -> Iterator[Finding]:
     """Total charges and spins that differ: no model sees them."""
     of_frames = [dict(pairs) for pairs in sample.structures.electrons]

@@ -61,7 +61,10 @@ def read_ase(path: Path, config: DataConfig) -> tuple[StructureArrays, list[str]
     constraints applied; atoms held by FixAtoms are ``fixed``.  Raises ValueError, naming file and frame.
     """
     structures, messages = structures_from(_readable(path), str(path), config)
-    return structures, messages + told_by_vasp(path)
+    unconverged, note = told_by_vasp(path)
+    if unconverged:
+        structures = replace(structures, unconverged=np.isin(np.arange(len(structures)), unconverged))
+    return structures, messages + [note] * bool(note)
 
 
 def structures_from(frames: Iterable[ase.Atoms], name: str, config: DataConfig) -> tuple[StructureArrays, list[str]]:

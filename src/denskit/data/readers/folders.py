@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -54,7 +55,7 @@ def read_given(path: str | Path, config: DataConfig, read: Reader, *, strict: bo
     if not (files := files_in(path)):
         return read(path, config)
     found: list[Source] = []
-    said: dict[str, None] = {}  # each message once, whatever the number of files
+    said = Counter[str]()  # each message once, whatever the number of files
     left_out: list[str] = []
     for file in files:
         try:
@@ -65,10 +66,11 @@ def read_given(path: str | Path, config: DataConfig, read: Reader, *, strict: bo
             left_out.append(f"{LEFT_OUT}{error}")
             continue
         found.append(source)
-        said |= dict.fromkeys(message.replace(str(file), f"{path}/...") for message in messages)
+        said.update([*dict.fromkeys(message.replace(str(file), f"{path}/...") for message in messages)])
     if not found:
         raise ValueError(f"{path}: none of {counted(len(files), 'file')} can be read. {left_out[0]}")
     files_read = Files(str(path), tuple(found))
     heading = f"{path}: {counted(len(files_read), 'structure')} in {counted(len(found), 'file')}, by their names"
     uncertain = [f"{path}: {UNCERTAIN} is left out, whose frames are of the same runs as the trajectories"]
-    return files_read, [heading, *(uncertain if of_simulation(path) else []), *said, *left_out]
+    told = (text + f" ({count} of {len(found)} files)" * (count < len(found)) for text, count in said.items())
+    return files_read, [heading, *(uncertain if of_simulation(path) else []), *told, *left_out]

@@ -22,12 +22,13 @@ from denskit.settings import Seed, Settings, dotted, problems_in
 from denskit.simulation.stability.protocol import StudySettings
 from denskit.training.fitted_settings import rows_for
 from denskit.training.load_config import OVERRIDE, load_config, nearest
-from denskit.training.settings import RunConfig, SizeRow
+from denskit.training.settings import LENGTHS, RunConfig, SizeRow
 
 FRAMES = "data.split.train"  # an axis over it keeps validation and test frames
 LR = "training.lr"
 TEST, SIMULATION, RELAXATION = "test", "simulation", "relaxation"  # what runs are judged on, beside files
 MEAN = "mean of the tests"
+_LENGTHS = {f"training.{name}" for name in LENGTHS}
 _DECIDES_VALIDATION = ("training.best_by", "training.evaluate_structures")
 _NOT_ON_THE_COMMAND_LINE = ("settings", "variants", "published")  # so a key of these is a setting of all runs
 _MOST_SEEDS = 1000  # as a number, which may be one seed that is meant
@@ -300,6 +301,7 @@ def _for_all_runs(study: StudyConfig, given: Mapping[str, Any]) -> dict[str, Any
     """
     settings, axes, tuned = dict(study.settings), dict[str, Any](study.axes), list(study.best_of)
     given = dict(itertools.chain.from_iterable(_beside_axes(key, value, axes) for key, value in given.items()))
+    settings = _layered(settings, {key: value for key, value in given.items() if key in _LENGTHS - axes.keys()})
     for key, value in sorted(given.items(), key=lambda item: item[0] in axes):
         if all(key in dict(dotted(changes)) for changes in study.variants.values()):
             raise ValueError(f"{key}={value}: every variant of the study has its own {key}, so this has no effect")
@@ -313,10 +315,11 @@ def _for_all_runs(study: StudyConfig, given: Mapping[str, Any]) -> dict[str, Any
                 settings |= {key: value, **(left[next(iter(left))] if isinstance(left, Mapping) else {})}
             continue
         settings[key] = value
+        replaced = _LENGTHS if key in _LENGTHS else {key}
         for axis, values in axes.items():
-            if isinstance(values, dict) and any(key in dict(dotted(more)) for more in values.values()):
+            if isinstance(values, dict) and any(replaced & dict(dotted(more)).keys() for more in values.values()):
                 axes[axis] = {
-                    at: {name: one for name, one in dotted(more) if name != key} for at, more in values.items()
+                    at: {name: one for name, one in dotted(more) if name not in replaced} for at, more in values.items()
                 }
     changed = {"settings": settings, "axes": axes, "best_of": tuned}
     return {name: found for name, found in changed.items() if found or name in study.model_fields_set}
@@ -402,10 +405,7 @@ def runs_of(study: StudyConfig) -> list[StudyRun]:
             point=point,
             seed=seed,
             base=changes.get("base", study.base),
-            settings={
-                **study.settings, **{key: value for key, value in changes.items() if key != "base"},
-                **_settings_of(study, point), "seed": seed,
-            },
+            settings={**_layered(study.settings, changes, _settings_of(study, point)), "seed": seed},
             cell=_cell_of(study, variant, changes.get("base", study.base), point),
         )
         for seed in study.seeds
@@ -464,6 +464,17 @@ def points_of(study: StudyConfig) -> Iterator[dict[str, Any]]:
     """All combinations of the axes' values; one empty combination where there are no axes."""
     for values in itertools.product(*study.axes.values()):
         yield dict(zip(study.axes, values, strict=True))
+
+
+def _layered(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of which the later layers hold, without "base".  A layer that says how long to train replaces all that
+    those before it say of it: else the shorter of ``epochs`` and ``max_steps`` would hold, whoever gave it."""
+    found: dict[str, Any] = {}
+    for layer in layers:
+        if _LENGTHS & dict(dotted(layer)).keys():
+            found = {key: value for key, value in dotted(found) if key not in _LENGTHS}
+        found |= layer
+    return {key: value for key, value in found.items() if key != "base"}
 
 
 def _settings_of(study: StudyConfig, point: Mapping[str, Any]) -> dict[str, Any]:
