@@ -348,3 +348,25 @@ def test_bash_completes_verbs_and_options() -> None:
 
     assert {"predict", "presets"} <= set(completed("pre"))
     assert "--json" in completed("predict", "--")
+
+
+def test_what_is_urgent_is_known_by_the_beginning_of_its_line() -> None:
+    stream = io.StringIO()
+    urgent = Urgent(stream)
+    for text in (
+        "C:\\x.extxyz: problem: no forces\n  below\nok: fine\n",
+        "no warning: of x",
+        "\n",
+        "Error: at the end",
+    ):
+        urgent.write(text)
+    urgent.write("\n")
+    assert stream.getvalue().splitlines() == ["C:\\x.extxyz: problem: no forces", "  below", "Error: at the end"]
+    Urgent(None).write("Error: nobody listens\n")
+
+
+def test_quiet_with_a_closed_standard_error(folder: Path) -> None:
+    """As a shell closes it, 2>&-: the results are there all the same."""
+    command = f"exec {sys.executable} -m denskit info {folder / 'mine.extxyz'} --quiet --json 2>&-"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert json.loads(done.stdout)["frames"] == 3 and "error" not in json.loads(done.stdout)

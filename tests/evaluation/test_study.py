@@ -1365,6 +1365,16 @@ def test_a_length_replaces_those_of_the_layers_below() -> None:
     assert {training.lr for training in found.values()} == {1e-3}
     longer = runs_of(changed(tiny_study(settings={"training.max_steps": 600}, seeds=1), ["training.epochs=2000"]))
     assert [(run.config().training.epochs, run.config().training.max_steps) for run in longer] == [(2000, None)] * 2
+    nested = tiny_study(
+        settings={"training": {"max_steps": 600}}, variants={"plain": {}, "fast": {"training": {"lr": 1e-2}}}, seeds=1
+    )
+    assert [run.config().training.max_steps for run in runs_of(nested)] == [600, 600]
+    own = {"plain": {"training.epochs": 50}, "DeNS": {"task": "dens", "training.max_steps": 60}}
+    with pytest.raises(ValueError, match=r"training.epochs=7: every variant of the study has its own length"):
+        changed(tiny_study(variants=own), ["training.epochs=7"])
+    for axis, other in (("training.epochs", "training.max_steps"), ("training.max_steps", "training.epochs")):
+        with pytest.raises(ValueError, match=f"{other}=9: {axis} is an axis of the study, so this has no effect"):
+            changed(tiny_study(axes={axis: [5, 6]}), [f"{other}=9"])
     both = tiny_study(settings={"training.max_steps": 600, "training.epochs": 5}, seeds=1)
     assert {run.config().training.epochs for run in runs_of(both)} == {5}, "of one layer both count"
 

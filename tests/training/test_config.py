@@ -13,7 +13,9 @@ from denskit.models import MODELS
 from denskit.models.config import ModelConfig
 from denskit.presets import preset_names
 from denskit.tasks import DeNSConfig, EnergyForcesConfig
+from denskit.training.fitted_settings import training_for
 from denskit.training.load_config import RunConfig, TrainingConfig, load_config
+from denskit.training.loader import steps_per_epoch
 from denskit.training.schedule import Schedule
 from denskit.training.settings import parse_interval
 
@@ -73,7 +75,6 @@ def test_an_entry_of_models_under_another_name_is_named(monkeypatch: pytest.Monk
 def test_an_override_of_max_steps_replaces_epochs(tiny: Callable[..., RunConfig]) -> None:
     config = tiny("training.epochs=3")
     assert (config.training.epochs, config.training.max_steps) == (3, None)
-    assert load_config("equiformer", ["data.path=a.extxyz", "training.max_steps=70000"]).training.epochs is None
     with pytest.raises(
         ValueError, match="training.epochs and training.budget each set the length of the training; give one"
     ):
@@ -85,13 +86,16 @@ def test_the_shorter_of_two_lengths_counts(tiny: Callable[..., RunConfig]) -> No
     assert [Schedule(training, per_epoch).total_steps for per_epoch in (5, 13, 14)] == [15, 39, 40]
 
 
-@pytest.mark.parametrize(
-    ("preset", "epochs"), [("equiformer", 1000), ("equiformer_v2", 2000), ("equiformer_v3", 2000), ("esen", 2000)]
-)
-def test_few_structures_are_not_trained_on_for_thousands_of_epochs(preset: str, epochs: int) -> None:
-    training = load_config(preset, ["data.path=a.extxyz"]).training
-    assert Schedule(training, 12).total_steps == 12 * epochs
-    assert Schedule(training, 1000).total_steps == 50_000
+def test_few_structures_are_not_trained_on_for_thousands_of_epochs() -> None:
+    def steps(structures: int, *settings: str) -> int:
+        training = training_for(load_config("equiformer", ["data.path=a.extxyz", *settings]), structures)
+        per_epoch = steps_per_epoch(structures, training.batch_size, training.drop_last)
+        return Schedule(training, per_epoch).total_steps
+
+    assert (steps(50), steps(500), steps(5000)) == (12_000, 50_000, 50_000)
+    assert (steps(50, "training.max_steps=70000"), steps(50, "training.epochs=3000")) == (70_000, 36_000)
+    budget = load_config("equiformer", ["data.path=a.extxyz", "training.budget=1 hour"])
+    assert training_for(budget, 50).epochs is None
 
 
 @pytest.mark.parametrize(

@@ -157,17 +157,22 @@ def test_a_budget_becomes_steps_which_a_resumed_run_keeps(tiny: Tiny, monkeypatc
     assert load_config(train(tiny("training.budget=1 day", frames), resume=True)).training.max_steps == 10
 
 
-def test_a_run_that_began_with_another_default_length_keeps_it(tiny: Tiny) -> None:
-    """That of a preset: one of a command counts."""
-    few = "data.split.train=8"  # two steps an epoch
-    run = train(tiny("training.max_steps=6", few, "training.final=last"))
-    both = [few, "training.final=last", "training.epochs=1", "training.max_steps=9"]
-    train(tiny(*both), resume=True)
-    known = load_config(run).training
-    assert (known.epochs, known.max_steps) == (None, 6)
-    assert "no length is given: it keeps training.max_steps=6" in (run / "train.log").read_text(encoding="utf-8")
-    train(tiny(few, "training.final=last", "training.max_steps=8"), resume=True)
-    assert load_config(run).training.max_steps == 8
+def test_a_run_that_began_before_its_preset_had_epochs_keeps_its_length(tiny_file: Path, tmp_path: Path) -> None:
+    """Those of ``sizes`` are for new runs; what a command gives counts."""
+
+    def length(name: str, *settings: str, resume: bool = False) -> tuple[int | None, int | None, int]:
+        run = train(load_config(tiny_file, [f"output={tmp_path / name}", "device=cpu", *settings]), resume=resume)
+        training = load_config(run).training
+        return training.epochs, training.max_steps, load_checkpoint(run / "checkpoints" / "last.pt").step
+
+    text = tiny_file.read_text()
+    tiny_file.write_text(f"{text}sizes: [{{training: {{batch_size: 4}}}}]\n")
+    assert length("old") == (None, 10, 10)
+    tiny_file.write_text(f"{text}sizes: [{{training: {{batch_size: 4, epochs: 1}}}}]\n")
+    assert length("old", resume=True) == (None, 10, 10)
+    assert length("old", "training.max_steps=12", resume=True) == (None, 12, 12)
+    assert length("new") == (1, 10, 5)
+    assert length("new", "training.epochs=3", resume=True) == (3, None, 15)
 
 
 @pytest.mark.parametrize("planned", [6, 20, 60])

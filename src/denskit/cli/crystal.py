@@ -110,4 +110,7 @@ def _print(found: list[dict[str, Any]]) -> None:
     console = Console(soft_wrap=True, markup=False)
     for one in found:
         for text in remarks(one):
-            console.print(text, highlight=False)
+            if "error" in one and text.endswith(one["error"]):
+                complain(text)
+            else:
+                console.print(text, highlight=False)

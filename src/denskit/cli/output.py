@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 PIPE_COLUMNS = 200  # of tables that no terminal shows
-_URGENT = re.compile(r"([^:]+: )?(warning|problem|error): ", re.IGNORECASE)  # perhaps after what it is about
+_URGENT = re.compile(r"(.+: )?(warning|problem|error): ", re.IGNORECASE)  # perhaps after what it is about
 _STYLES = re.compile("\x1b\\[[0-9;?]*[a-zA-Z]")  # of a terminal; FORCE_COLOR writes them elsewhere, too
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 
@@ -39,8 +39,8 @@ class Urgent(io.TextIOBase):
     """What is printed with ``--quiet``: of all lines those that begin as a warning, a problem or an error, and the
     indented ones below them.  ``stream`` gets them."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream, self._rest, self._passes = stream, "", False
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream, self._rest, self._passes = stream, "", False  # None: standard error is closed
 
     def writable(self) -> bool:
         """True."""
@@ -48,6 +48,8 @@ class Urgent(io.TextIOBase):
 
     def fileno(self) -> int:
         """That of the stream: for processes, which are quiet themselves."""
+        if self._stream is None:
+            raise OSError("standard error is closed")
         return self._stream.fileno()
 
     def write(self, text: str) -> int:
@@ -57,7 +59,7 @@ class Urgent(io.TextIOBase):
         for line in lines:
             plain = _STYLES.sub("", line.rpartition("\r")[2])
             self._passes = bool(_URGENT.match(plain)) or (self._passes and plain.startswith(" "))
-            if self._passes:
+            if self._passes and self._stream is not None:
                 self._stream.write(f"{plain}\n")
         return len(text)
 
@@ -100,6 +102,7 @@ class Output:
             self.quiet, urgent = True, Urgent(self.err)
             self._redirected.enter_context(redirect_stdout(urgent))
             self._redirected.enter_context(redirect_stderr(urgent))
+            self._redirected.callback(urgent.write, "\n")  # the end of a last line without one
 
     def be_verbose(self, wanted: bool) -> None:
         """``--verbose``: how data were read and models loaded, and the traceback of an error."""
@@ -123,7 +126,7 @@ class Output:
             text = plain if category is UserWarning else warnings.formatwarning(message, category, *where[:2])
             if text not in printed:
                 printed.add(text)
-                self.err.write(text)
+                print(text, end="", file=self.err or sys.stderr)  # None where the shell has closed it, 2>&-
 
         self._redirected.callback(setattr, warnings, "showwarning", warnings.showwarning)
         warnings.showwarning = shown

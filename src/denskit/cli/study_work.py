@@ -78,8 +78,8 @@ def train_and_report(
                 gpus=gpus_to_share(timing.device_of(study)), watch=progress.show,
             )  # fmt: skip
     except KeyboardInterrupt as stop:
-        typer.echo(f"\nStopped; {_saved(study, folder)}. Continue with:")
-        typer.echo(f"  denskit study {shlex.quote(str(source))} -o {shlex.quote(str(folder.path))}")
+        complain(f"\nStopped; {_saved(study, folder)}. Continue with:")
+        complain(f"  denskit study {shlex.quote(str(source))} -o {shlex.quote(str(folder.path))}")
         raise typer.Exit(128 + (stop.args[0] if stop.args else signal.SIGINT)) from None
     failed = [job for job in jobs if job.state == "failed"]
     for job in failed:

@@ -63,12 +63,15 @@ def training_for(config: RunConfig, structures: int) -> TrainingConfig:
     Raises ValueError where they do not go together.
     """
     rows = rows_for(config.sizes, structures)
-    if not rows or not rows[0].training:
+    own = dict(rows[0].training) if rows else {}
+    if config.training.budget is not None:  # it is the length
+        own.pop("epochs", None)
+    if not own:
         return config.training
     try:
-        return TrainingConfig.model_validate(config.training.model_dump() | rows[0].training)
+        return TrainingConfig.model_validate(config.training.model_dump() | own)
     except ValidationError as error:
-        sized = ", ".join(f"training.{key}={value}" for key, value in rows[0].training.items())
+        sized = ", ".join(f"training.{key}={value}" for key, value in own.items())
         raise ValueError(
             f"the training sized for {structures} structures, {sized}: {problems_in(error)}; what is given stays"
         ) from None

@@ -118,7 +118,8 @@ def settled(
     """
     budget = config.training.budget
     if checkpoint is not None:
-        return _of_the_same_length(*_as_begun(config, data, checkpoint), checkpoint)
+        config, said = _as_begun(config, data, checkpoint)
+        return (config, said) if budget is None else _of_the_same_length(config, said, checkpoint)
     if budget is None:
         config, said = _fitted(config, data)
     else:
@@ -155,14 +156,9 @@ def _as_begun(config: RunConfig, data: LoadedData, checkpoint: Checkpoint) -> tu
 
 
 def _of_the_same_length(config: RunConfig, said: list[str], checkpoint: Checkpoint) -> tuple[RunConfig, list[str]]:
-    """The run with the length that it began with, where none but a preset's is given: those have two, or a budget."""
-    training, before = config.training, checkpoint.config["training"]
-    now, known = ({name: held[name] for name in ("epochs", "max_steps")} for held in (training.model_dump(), before))
-    if training.budget is None and (None in now.values() or now == known):
-        return config, said
-    asked = "no length is given"
-    if training.budget is not None:
-        asked = f"training.budget={training.budget} is not used when a training continues"
+    before = checkpoint.config["training"]
+    known = {name: before[name] for name in ("epochs", "max_steps")}
+    asked = f"training.budget={config.training.budget} is not used when a training continues"
     kept = ", ".join(f"training.{name}={value}" for name, value in known.items() if value is not None)
     return lasting(config, known), [*said, f"{asked}: it keeps {kept}, and training.max_steps=N lengthens it"]
 

@@ -83,6 +83,7 @@ def load_config(preset_or_path: str | os.PathLike[str], overrides: Overrides = (
     merged["sizes"] = merged.get("sizes") or []
     for row, section in itertools.product(merged["sizes"], ("model", "training")):
         given = changes.get(section) or {}
+        given = {*given, *(LENGTHS if changed_length and section == "training" else ())}
         row[section] = {key: value for key, value in (row.get(section) or {}).items() if key not in given}
     merged.setdefault("output", _default_output(name, merged))
     classes = {

@@ -11,6 +11,7 @@ import pytest
 from ase.build import bulk
 
 from denskit.data import DataConfig
+from denskit.data.base import Subset
 from denskit.data.inspection import findings_of
 from denskit.data.loading import read_files
 from denskit.data.readers.vasp import told_by_vasp
@@ -119,4 +120,8 @@ def test_frames_of_several_files_are_named(tmp_path: Path) -> None:
     ]
     (found,) = [one for one in findings_of(source) if "did not converge" in one.found]
     assert found.frames == (1, 5)
+    (again,) = [
+        one for one in findings_of(Subset(source, np.array([5, 0, 4]), "part")) if "did not converge" in one.found
+    ]
+    assert again.frames == (5,)
     assert found.where == f"frame 1 of {tmp_path}/a/vasprun.xml, frame 2 of {tmp_path}/c/vasprun.xml"

@@ -130,13 +130,13 @@ def of_model(sample: Sample) -> Iterator[Finding]:
 
 def unconverged(sample: Sample) -> Iterator[Finding]:
     """Labels of electrons that did not converge, as VASP's output tells."""
-    if (mask := sample.structures.unconverged) is not None:
-        yield from sample.marked(
-            mask,
-            "problem",
-            "the electrons did not converge, since VASP did not reach EDIFF",
-            "energies and forces may be far off",
-            "Leave these frames out, or compute them again with more steps (NELM) or another ALGO",
+    if sample.unconverged:
+        yield Finding(
+            severity="problem",
+            found="the electrons did not converge, since VASP did not reach EDIFF",
+            means="energies and forces may be far off",
+            advice="Leave these frames out, or compute them again with more steps (NELM) or another ALGO",
+            frames=sample.unconverged,
         )
 
 

@@ -57,6 +57,7 @@ class Sample:
     missing: Missing = "error"  # what the settings say of labels that are absent or not finite
     required: Sequence[str] = ("energy", "forces")  # labels that a training wants
     in_shards: bool = False  # records, whose units no setting changes
+    unconverged: tuple[int, ...] = ()  # numbers of all structures in memory whose electrons did not converge
 
     @cached_property
     def force_rms(self) -> np.ndarray:
@@ -134,7 +135,9 @@ def sample_of(source: Source, count: int) -> tuple[Sample, list[Finding]]:
     Raises ValueError where no structure can be read.
     """
     if isinstance(source, StructureArrays):
-        return _sound(source, np.arange(len(source)), len(source))
+        sample, findings = _sound(source, np.arange(len(source)), len(source))
+        places = () if source.unconverged is None else tuple(np.flatnonzero(source.unconverged).tolist())
+        return replace(sample, unconverged=places), findings
     source = source.in_file_order()
     chosen = spaced_pairs(len(source), count)
     systems: list[System] = []
@@ -156,7 +159,9 @@ def sample_of(source: Source, count: int) -> tuple[Sample, list[Finding]]:
     if len(chosen) < len(source):
         part = f"{len(chosen):,} of {len(source):,} structures were looked at, evenly spaced"
         findings.append(Finding(severity="note", found=part))
-    return replace(sample, in_shards=_in_shards(source)), findings + broken
+    all_looked_at = (source[place] for place in range(len(source))) if source.in_memory else systems
+    unconverged = tuple(system.index for system in all_looked_at if system.unconverged)
+    return replace(sample, in_shards=_in_shards(source), unconverged=unconverged), findings + broken
 
 
 def _in_shards(source: Source) -> bool:

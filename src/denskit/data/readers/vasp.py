@@ -3,6 +3,7 @@ and calculations that did not reach their end."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,8 +59,10 @@ def _of_xml(path: Path) -> tuple[list[int], bool]:
     """As :func:`_of_outcar`: an ionic step did not converge that took all NELM electronic steps, of which the last two
     energies differ by more than EDIFF.  A hard stop leaves no mark."""
     given = {b"NELM": 0.0, b"EDIFF": 0.0}
-    unconverged, frame, steps, energies, ended = [], 0, 0, [], False
-    for line in _lines(path):
+    unconverged: list[int] = []
+    energies: list[float] = []
+    frame, steps, ended = 0, 0, False
+    for line in itertools.chain(_lines(path), [b"</calculation>"]):  # the last may be cut behind its labels
         if b"<i " in line and (found := _ENTRY.search(line)):
             name, value = found.group(1), float(found.group(2))
             if name in given:
@@ -76,7 +79,7 @@ def _of_xml(path: Path) -> tuple[list[int], bool]:
             frame, steps, energies = frame + 1, 0, []
         elif b"</modeling>" in line:
             ended = True
-    return unconverged, ended
+    return unconverged, ended  # one more than ASE reads, at most, where the file ends within a step
 
 
 def _has(path: Path, mark: bytes) -> bool:

@@ -303,8 +303,14 @@ def _for_all_runs(study: StudyConfig, given: Mapping[str, Any]) -> dict[str, Any
     given = dict(itertools.chain.from_iterable(_beside_axes(key, value, axes) for key, value in given.items()))
     settings = _layered(settings, {key: value for key, value in given.items() if key in _LENGTHS - axes.keys()})
     for key, value in sorted(given.items(), key=lambda item: item[0] in axes):
-        if all(key in dict(dotted(changes)) for changes in study.variants.values()):
-            raise ValueError(f"{key}={value}: every variant of the study has its own {key}, so this has no effect")
+        replaced = _LENGTHS if key in _LENGTHS else {key}
+        if all(replaced & dict(dotted(changes)).keys() for changes in study.variants.values()):
+            own = "length" if key in _LENGTHS else key
+            raise ValueError(f"{key}={value}: every variant of the study has its own {own}, so this has no effect")
+        if other := next((axis for axis in axes if axis in replaced and axis != key), None):
+            raise ValueError(
+                f"{key}={value}: {other} is an axis of the study, so this has no effect; write {other}=..."
+            )
         if part := next((axis for axis in axes if axis.startswith(f"{key}.")), None):
             raise ValueError(f"{key}={value}: {part} is an axis of the study; write {part}=...")
         if key in axes:
@@ -315,7 +321,6 @@ def _for_all_runs(study: StudyConfig, given: Mapping[str, Any]) -> dict[str, Any
                 settings |= {key: value, **(left[next(iter(left))] if isinstance(left, Mapping) else {})}
             continue
         settings[key] = value
-        replaced = _LENGTHS if key in _LENGTHS else {key}
         for axis, values in axes.items():
             if isinstance(values, dict) and any(replaced & dict(dotted(more)).keys() for more in values.values()):
                 axes[axis] = {
@@ -467,13 +472,15 @@ def points_of(study: StudyConfig) -> Iterator[dict[str, Any]]:
 
 
 def _layered(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of which the later layers hold, without "base".  A layer that says how long to train replaces all that
-    those before it say of it: else the shorter of ``epochs`` and ``max_steps`` would hold, whoever gave it."""
+    """Settings with dotted keys of which the later layers hold, without "base".  A layer that says how long to train
+    replaces all that those before it say of it: else the shorter of ``epochs`` and ``max_steps`` would hold, whoever
+    gave it."""
     found: dict[str, Any] = {}
     for layer in layers:
-        if _LENGTHS & dict(dotted(layer)).keys():
-            found = {key: value for key, value in dotted(found) if key not in _LENGTHS}
-        found |= layer
+        settings = dict(dotted(layer))
+        if _LENGTHS & settings.keys():
+            found = {key: value for key, value in found.items() if key not in _LENGTHS}
+        found |= settings
     return {key: value for key, value in found.items() if key != "base"}
 
 

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from denskit.batch import System
 from denskit.data.base import Source
-from denskit.settings import Settings
+from denskit.settings import Seed, Settings
 from denskit.simulation.dynamics import DynamicsSettings
 
 
@@ -25,7 +25,7 @@ class StudySettings(Settings):
     """ps."""
     seeds: int = Field(default=5, ge=1)
     """Simulations in one batch, with different initial momenta."""
-    seed: int = Field(default=0, ge=0)
+    seed: Seed = 0
     """Of all momenta."""
     temperature: float = Field(default=500.0, gt=0)
     """K."""
