@@ -144,7 +144,8 @@ class StructureArrays(Source):
         nan_forces = [np.full((n, 3), np.nan) for n in counts]
         groups, sids = tuple(system.group for system in held), tuple(system.sid for system in held)
         electrons = tuple(system.electrons for system in held)
-        of_model, unconverged = np.array([[system.of_model, system.unconverged] for system in held]).T
+        of_model = np.array([system.of_model for system in held])
+        unconverged = np.array([system.unconverged for system in held])
         fids = [system.fid for system in held if system.fid is not None]
         return cls(
             name=name,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from pydantic import ValidationError
@@ -37,7 +38,7 @@ def fit_model_to_data(config: RunConfig, data: LoadedData) -> tuple[RunConfig, l
     elif config.sizes:
         row = rows_for(config.sizes, len(data.train))[0]
         settings |= row.model
-        chosen = row.model | {f"training.{key}": value for key, value in row.training.items()}
+        chosen = row.model | {f"training.{key}": value for key, value in _of_the_training(config, row).items()}
         if chosen:  # all of it may have been given
             listed = ", ".join(f"{key}={value}" for key, value in chosen.items())
             messages.append(f"model sized for {counted(len(data.train), 'training structure')}: {listed}")
@@ -63,9 +64,7 @@ def training_for(config: RunConfig, structures: int) -> TrainingConfig:
     Raises ValueError where they do not go together.
     """
     rows = rows_for(config.sizes, structures)
-    own = dict(rows[0].training) if rows else {}
-    if config.training.budget is not None:  # it is the length
-        own.pop("epochs", None)
+    own = _of_the_training(config, rows[0]) if rows else {}
     if not own:
         return config.training
     try:
@@ -75,6 +74,11 @@ def training_for(config: RunConfig, structures: int) -> TrainingConfig:
         raise ValueError(
             f"the training sized for {structures} structures, {sized}: {problems_in(error)}; what is given stays"
         ) from None
+
+
+def _of_the_training(config: RunConfig, row: SizeRow) -> dict[str, Any]:
+    """Settings of the training by a row; with a budget, which is a length, without epochs."""
+    return {key: value for key, value in row.training.items() if key != "epochs" or config.training.budget is None}
 
 
 def rows_for(rows: Sequence[SizeRow], structures: int) -> list[SizeRow]:

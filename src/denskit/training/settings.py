@@ -91,13 +91,7 @@ IntervalText = Annotated[str, BeforeValidator(_interval_text)]
 Milestone = Annotated[IntervalText, AfterValidator(_duration)]
 Rate = Annotated[float | str, AfterValidator(_rate)]
 LENGTHS = ("epochs", "max_steps", "budget")  # of which one is given, or the first two
-BY_SIZE = (
-    "epochs",
-    "batch_size",
-    "lr",
-    "ema_decay",
-    "weight_decay",
-)  # which may follow the number of training structures
+BY_SIZE = ("batch_size", "lr", "ema_decay", "weight_decay", "epochs")  # which may follow the number of structures
 Budget = Annotated[str, BeforeValidator(_budget_text)]
 Duration = Annotated[float | str, AfterValidator(_duration)]
 
@@ -277,7 +271,7 @@ class SizeRow(Settings):
     model: dict[str, Any] = Field(default_factory=dict)
     """Settings of the model."""
     training: dict[str, Any] = Field(default_factory=dict)
-    """Settings of the training: epochs (at most, beside max_steps), batch_size, lr, ema_decay, weight_decay."""
+    """Settings of the training: batch_size, lr, ema_decay, weight_decay, and epochs, the most beside max_steps."""
 
     @model_validator(mode="after")
     def _of_the_training(self) -> SizeRow:
