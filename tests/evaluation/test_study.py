@@ -320,7 +320,10 @@ class TestSplits:
         data = {"data.name": "file", "data.molecule": None, "data.path": str(tmp_path / "rare.extxyz")}
         study = tiny_study(axes={FRAMES: [4, 20]}, seeds=3)
         for run in runs_of(study):
-            run = replace(run, settings={**run.settings, **data, "data.split": {"valid": 5}})
+            others = {
+                key: value for key, value in run.settings.items() if key not in ("data.split.test", "data.split.valid")
+            }
+            run = replace(run, settings={**others, **data, "data.split.valid": 5})
             path = split_settings(study, run, tmp_path)["data.split.file"]
             train = json.loads(Path(path).read_text())["train"]
             assert {7, 8} <= {z for place in train for z in frames[place].numbers.tolist()}
@@ -1129,7 +1132,9 @@ class TestWholeStudies:
         study = tiny_study(settings={**TINY, "training.max_steps": 100_000}, seeds=1)
         write_study(study, tmp_path / "long.yaml")
         command = [sys.executable, "-m", "denskit", "study", str(tmp_path / "long.yaml"), "-o", str(tmp_path / "out")]
-        process = subprocess.Popen([*command, "--processes", "2"], stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            [*command, "--processes", "2"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
         runs = [tmp_path / "out" / "runs" / run.name for run in runs_of(study)]
         deadline = time.monotonic() + PATIENCE_S
         while not all((run / "metrics.csv").is_file() for run in runs):

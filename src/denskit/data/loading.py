@@ -128,7 +128,9 @@ def load_files(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED
         try:
             splits, message = split_of(config, source, path, seed, pool)
         except ValueError as error:
-            raise ValueError(". ".join([str(error), *(left_out + said if len(pool) < len(source) else ())])) from None
+            if len(pool) < len(source):  # which may be why
+                error.args = (". ".join([str(error), *left_out, *said]),)
+            raise
         messages.append(message)
         train, valid, held_out = (
             Subset(source, indices, f"{path} ({part})") if len(indices) else None

@@ -301,7 +301,8 @@ def _for_all_runs(study: StudyConfig, given: Mapping[str, Any]) -> dict[str, Any
     """
     settings, axes, tuned = dict(study.settings), dict[str, Any](study.axes), list(study.best_of)
     given = dict(itertools.chain.from_iterable(_beside_axes(key, value, axes) for key, value in given.items()))
-    settings = _layered(settings, {key: value for key, value in given.items() if key in _LENGTHS - axes.keys()})
+    if _LENGTHS & given.keys() - axes.keys():
+        settings = _without_lengths(settings)
     for key, value in sorted(given.items(), key=lambda item: item[0] in axes):
         replaced = _LENGTHS if key in _LENGTHS else {key}
         if all(replaced & dict(dotted(changes)).keys() for changes in study.variants.values()):
@@ -482,6 +483,15 @@ def _layered(*layers: Mapping[str, Any]) -> dict[str, Any]:
             found = {key: value for key, value in found.items() if key not in _LENGTHS}
         found |= settings
     return {key: value for key, value in found.items() if key != "base"}
+
+
+def _without_lengths(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings, as they are written, that do not say how long to train."""
+    training = settings.get("training")
+    kept = {key: value for key, value in settings.items() if key not in _LENGTHS}
+    if isinstance(training, Mapping):
+        kept["training"] = {key: value for key, value in training.items() if f"training.{key}" not in _LENGTHS}
+    return kept
 
 
 def _settings_of(study: StudyConfig, point: Mapping[str, Any]) -> dict[str, Any]:
