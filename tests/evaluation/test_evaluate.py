@@ -15,8 +15,8 @@ from ase.calculators.singlepoint import SinglePointCalculator
 from typer.testing import CliRunner
 
 from denskit.cli import app
-from denskit.data import load_data
-from denskit.data.base import collate
+from denskit.data import load_data, read_file
+from denskit.data.base import Subset, collate
 from denskit.data.splits import Splits
 from denskit.data.writing import plain, relabelled
 from denskit.evaluation.evaluate import evaluate, evaluate_splits, predict, predict_file, read_structures
@@ -184,6 +184,9 @@ def test_labels_of_a_model_are_no_reference(tiny: Tiny, tmp_path: Path) -> None:
         UserWarning, match=r"mixed.extxyz: energies or forces that seem to be a model's own.*\(frame 1\)"
     ):
         evaluate(run, tmp_path / "mixed.extxyz", device="cpu")
+    part = Subset(read_file(tmp_path / "mixed.extxyz")[0], np.array([1]), "part")
+    with pytest.warns(UserWarning, match=r"part: energies or forces that seem to be a model's own.*\(frame 1\)"):
+        evaluate(run, part, device="cpu")
     with warnings.catch_warnings(record=True) as said:
         evaluate(run, tmp_path / "reference.extxyz", device="cpu")
     assert not [one for one in said if "model's own" in str(one.message)]

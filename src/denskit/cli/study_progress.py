@@ -41,6 +41,7 @@ class StudyProgress:
         self._console, self._bars = console, bars
         self._states: dict[str, str] = {}  # by the name of the run
         self._tasks: dict[str, TaskID] = {}
+        self._lengths: dict[TaskID, int] = {}  # steps in all, by the log
 
     def show(self, jobs: list[Job]) -> None:
         """Bring the display up to date."""
@@ -73,8 +74,10 @@ class StudyProgress:
         if row and job.run.name in self._tasks:
             error = row.get("valid_forces_mae_meV_per_A") or row.get("train_forces_mae_meV_per_A")
             note = f"forces {float(error):.1f} meV/Å" if error else ""
-            step, steps = progress_of(self.folder.run(job.run))
-            bars.update(self._tasks[job.run.name], completed=step, total=steps or None, note=note)
+            task = self._tasks[job.run.name]
+            if task not in self._lengths and (steps := progress_of(self.folder.run(job.run))[1]):
+                self._lengths[task] = steps
+            bars.update(task, completed=int(row["step"]), total=self._lengths.get(task), note=note)
 
     def _last(self, job: Job) -> dict[str, str]:
         """The last row of the run's metrics.csv; empty before there is one."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -17,6 +17,8 @@ from torch import Tensor
 from denskit.batch import Batch, System, Targets
 from denskit.geometry.lattice import nearest_image
 
+Mark = Literal["of_model", "unconverged"]  # of System
+MARKS: tuple[Mark, ...] = ("of_model", "unconverged")
 ELECTRONS = ("charge", "total_charge", "spin", "total_spin", "multiplicity", "spin_multiplicity")
 
 
@@ -76,6 +78,10 @@ class Source(ABC):
         """The atomic numbers that occur in each structure [B], for splits.  Reads all structures, or their elements
         alone where the source :attr:`lists_elements`."""
         return [frozenset(system.atomic_numbers.tolist()) for system in self]
+
+    def places_of(self, mark: Mark) -> np.ndarray:
+        """Places of the structures with a mark, where they are in memory; others tell by :class:`System` alone."""
+        return np.zeros(0, dtype=np.int64)
 
     def fields(self, index: int) -> dict[str, Any]:
         """Fields of the file beside the structure and its labels."""
@@ -142,6 +148,10 @@ class Subset(Source):
         elements = self.source.elements_of_structures()
         return [elements[index] for index in self.indices]
 
+    def places_of(self, mark: Mark) -> np.ndarray:
+        """As of the whole source."""
+        return np.flatnonzero(np.isin(self.indices, self.source.places_of(mark)))
+
     @cached_property
     def sizes(self) -> np.ndarray | None:
         """Atoms of each structure [M], where the source knows them."""
@@ -194,6 +204,10 @@ class Lazy(Source):
     def sizes(self) -> np.ndarray | None:
         """Atoms of each structure, where the source knows them."""
         return self._source.sizes
+
+    def places_of(self, mark: Mark) -> np.ndarray:
+        """As of the source."""
+        return self._source.places_of(mark)
 
     def __len__(self) -> int:
         return len(self._source)

@@ -13,7 +13,7 @@ import numpy as np
 from ase.data import chemical_symbols
 
 from denskit.batch import MAX_ATOMIC_NUMBER, System
-from denskit.data.base import Source, Subset
+from denskit.data.base import Mark, Source, Subset
 from denskit.data.references import system_references
 from denskit.data.structure_arrays import (
     LABELS,
@@ -123,6 +123,11 @@ class Joined(Source):
         if not self.lists_elements:
             return super().elements_of_structures()
         return [elements for source in self.sources for elements in source.elements_of_structures()]
+
+    def places_of(self, mark: Mark) -> np.ndarray:
+        """As of each source."""
+        begins = [0, *self._ends[:-1]]
+        return np.concatenate([at + part.places_of(mark) for at, part in zip(begins, self.sources, strict=True)])
 
     @cached_property
     def _ends(self) -> list[int]:

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.spatial import cKDTree
 
 from denskit.batch import ISOLATED, MAX_ATOMIC_NUMBER, System
-from denskit.data.base import Source
+from denskit.data.base import Mark, Source
 from denskit.geometry.lattice import SAME_PLACE, lattices
 
 LABELS = ("energy", "forces", "stress")
@@ -96,6 +96,11 @@ class StructureArrays(Source):
     def group_names(self) -> tuple[str, ...]:
         """The group of each structure; empty where the file has none."""
         return self.groups
+
+    def places_of(self, mark: Mark) -> np.ndarray:
+        """Places of the structures with a mark."""
+        found: np.ndarray | None = getattr(self, mark)
+        return np.zeros(0, dtype=np.int64) if found is None else np.flatnonzero(found)
 
     def elements_of_structures(self) -> list[frozenset[int]]:
         """The atomic numbers that occur in each structure [B]."""

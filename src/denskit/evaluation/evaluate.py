@@ -250,11 +250,9 @@ def _partly_labelled(source: Source, errors: Mapping[str, float]) -> list[str]:
 
 def _of_model(source: Source) -> list[str]:
     """Judged labels that are a model's own, where files are read at once: only their fields tell."""
-    if not source.in_memory:
-        return []
-    places = [place for place in range(len(source)) if source[place].of_model]
+    frames = [source[int(place)].index for place in source.places_of("of_model")]
     means = "the errors tell how far two models are apart, or a model from itself, and not how far from the reference"
-    return [f"{source.name}: {OF_MODEL} ({numbered_in(source, places, counted=False)}): {means}"] if places else []
+    return [f"{source.name}: {OF_MODEL} ({numbered_in(source, frames, counted=False)}): {means}"] if frames else []
 
 
 def source_of(model: Models, source: Structures | None, split: str, data: Reading = None) -> Source:

@@ -25,13 +25,27 @@ END = " General timing and accounting informations for this job:\n"
 
 
 def outcar(ends: Sequence[str], iterations: int = 3, most: int = 3, end: str = END) -> str:
-    """The lines that count, of one ionic step for each of ``ends``."""
-    text = " vasp.6.3.2 27Jun22 (build) complex\n"
-    text += f"   NELM   =  {most:5};   NELMIN=  2; NELMDL=  0     # of ELM steps\n"
+    """A file that ASE reads, of one ionic step for each of ``ends``; energies are -1, -2, ... eV."""
+    text = (
+        " vasp.6.3.2 27Jun22 (build) complex\n POTCAR:    PAW_PBE W 08Apr2002\n POTCAR:    PAW_PBE W 08Apr2002\n"
+        f"   ions per type =                2\n   NKPTS =      1   k-points in BZ\n   ISPIN  =      1\n"
+        f"   NELM   =  {most:5};   NELMIN=  2; NELMDL=  0     # of ELM steps\n   IBRION =      0\n"
+    )
+    cell = "".join(f"  {x:14.9f}{y:14.9f}{z:14.9f}" * 2 + "\n" for x, y, z in 3.2 * np.eye(3))
+    atoms = "".join(f" {x:13.5f}{x:13.5f}{x:13.5f}  {0:14.6f}{0:14.6f}{0:14.6f}\n" for x in (0.0, 1.6))
+    line = f" {'-' * 83}\n"
     for ion, said in enumerate(ends, start=1):
         for step in range(1, iterations + 1):
             text += f"--------------------------------------- Iteration {ion:6}({step:4})  -----------------------\n"
-        text += said + "  FREE ENERGIE OF THE ION-ELECTRON SYSTEM (eV)\n"
+        text += (
+            f"{said} VOLUME and BASIS-vectors are now :\n  energy-cutoff  :      300.00\n"
+            "  volume of cell :       32.77\n"
+            f"      direct lattice vectors                 reciprocal lattice vectors\n{cell}\n"
+            f" POSITION                                       TOTAL-FORCE (eV/Angst)\n{line}{atoms}{line}"
+            f"  FREE ENERGIE OF THE ION-ELECTRON SYSTEM (eV)\n  {'-' * 51}\n"
+            f"  free  energy   TOTEN  = {-ion:17.8f} eV\n\n"
+            f"  energy  without entropy= {-ion:17.8f}  energy(sigma->0) = {-ion:17.8f}\n"
+        )
     return text + end
 
 
@@ -125,3 +139,13 @@ def test_frames_of_several_files_are_named(tmp_path: Path) -> None:
     ]
     assert again.frames == (5,)
     assert found.where == f"frame 1 of {tmp_path}/a/vasprun.xml, frame 2 of {tmp_path}/c/vasprun.xml"
+
+
+def test_numbers_of_frames_are_those_that_ase_reads(tmp_path: Path) -> None:
+    (tmp_path / "OUTCAR").write_text(outcar([REACHED, NOT_REACHED, REACHED, STOPPED]))
+    source, _ = read_files(tmp_path / "OUTCAR", DataConfig())
+    assert [(system.energy, system.unconverged) for system in source] == [
+        (-1.0, False), (-2.0, True), (-3.0, False), (-4.0, True),
+    ]  # fmt: skip
+    nested = Subset(Subset(source, np.array([3, 2, 1]), "part"), np.array([1, 2]), "nested")
+    assert nested.places_of("unconverged").tolist() == [1] and nested[1].index == 1

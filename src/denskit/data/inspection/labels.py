@@ -116,27 +116,27 @@ def constant(sample: Sample) -> Iterator[Finding]:
 
 def of_model(sample: Sample) -> Iterator[Finding]:
     """Results of a model in place of labels."""
-    if (mask := sample.structures.of_model) is not None:
-        yield from sample.marked(
-            mask,
-            "problem",
-            OF_MODEL,
-            "results of a DenskitCalculator, frames of denskit md or select, or of a committee's predict, without "
-            "labels: a training on them learns the model's errors",
-            "Label them: denskit label FILE -o OUT. Where these are labels of a reference method, name them REF_energy "
-            "and REF_forces, or remove the other fields",
+    if frames := sample.by_mark.get("of_model"):
+        yield Finding(
+            severity="problem",
+            found=OF_MODEL,
+            means="results of a DenskitCalculator, frames of denskit md or select, or of a committee's predict, "
+            "without labels: a training on them learns the model's errors",
+            advice="Label them: denskit label FILE -o OUT. Where these are labels of a reference method, name them "
+            "REF_energy and REF_forces, or remove the other fields",
+            frames=frames,
         )
 
 
 def unconverged(sample: Sample) -> Iterator[Finding]:
     """Labels of electrons that did not converge, as VASP's output tells."""
-    if sample.unconverged:
+    if frames := sample.by_mark.get("unconverged"):
         yield Finding(
             severity="problem",
             found="the electrons did not converge, since VASP did not reach EDIFF",
             means="energies and forces may be far off",
             advice="Leave these frames out, or compute them again with more steps (NELM) or another ALGO",
-            frames=sample.unconverged,
+            frames=frames,
         )
 
 

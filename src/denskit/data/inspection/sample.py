@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Literal
@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from denskit.batch import System
-from denskit.data.base import Source, Subset, spaced_pairs
+from denskit.data.base import MARKS, Mark, Source, Subset, spaced_pairs
 from denskit.data.inspection.energy_groups import energy_split
 from denskit.data.inspection.nearest import Nearest, nearest_of
 from denskit.data.inspection.pairs import Pairs, pairs_of
@@ -57,7 +57,7 @@ class Sample:
     missing: Missing = "error"  # what the settings say of labels that are absent or not finite
     required: Sequence[str] = ("energy", "forces")  # labels that a training wants
     in_shards: bool = False  # records, whose units no setting changes
-    unconverged: tuple[int, ...] = ()  # numbers of all structures in memory whose electrons did not converge
+    by_mark: Mapping[Mark, tuple[int, ...]] = field(default_factory=dict)  # numbers: of all structures in memory
 
     @cached_property
     def force_rms(self) -> np.ndarray:
@@ -136,8 +136,7 @@ def sample_of(source: Source, count: int) -> tuple[Sample, list[Finding]]:
     """
     if isinstance(source, StructureArrays):
         sample, findings = _sound(source, np.arange(len(source)), len(source))
-        places = () if source.unconverged is None else tuple(np.flatnonzero(source.unconverged).tolist())
-        return replace(sample, unconverged=places), findings
+        return replace(sample, by_mark=_by_mark(source, [])), findings
     source = source.in_file_order()
     chosen = spaced_pairs(len(source), count)
     systems: list[System] = []
@@ -159,9 +158,16 @@ def sample_of(source: Source, count: int) -> tuple[Sample, list[Finding]]:
     if len(chosen) < len(source):
         part = f"{len(chosen):,} of {len(source):,} structures were looked at, evenly spaced"
         findings.append(Finding(severity="note", found=part))
-    all_looked_at = (source[place] for place in range(len(source))) if source.in_memory else systems
-    unconverged = tuple(system.index for system in all_looked_at if system.unconverged)
-    return replace(sample, in_shards=_in_shards(source), unconverged=unconverged), findings + broken
+    return replace(sample, in_shards=_in_shards(source), by_mark=_by_mark(source, systems)), findings + broken
+
+
+def _by_mark(source: Source, looked_at: Sequence[System]) -> dict[Mark, tuple[int, ...]]:
+    """Numbers of the structures with each mark: of all in memory, and of those ``looked_at``."""
+    found: dict[Mark, tuple[int, ...]] = {}
+    for mark in MARKS:
+        inside = {source[int(place)].index for place in source.places_of(mark)}
+        found[mark] = tuple(sorted(inside | {system.index for system in looked_at if getattr(system, mark)}))
+    return found
 
 
 def _in_shards(source: Source) -> bool:

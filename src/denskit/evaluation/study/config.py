@@ -480,7 +480,7 @@ def _layered(*layers: Mapping[str, Any]) -> dict[str, Any]:
     for layer in layers:
         settings = dict(dotted(layer))
         if _LENGTHS & settings.keys():
-            found = {key: value for key, value in found.items() if key not in _LENGTHS}
+            found = _without_lengths(found)
         found |= settings
     return {key: value for key, value in found.items() if key != "base"}
 

@@ -192,9 +192,10 @@ def relax_into(
     Raises ValueError for a folder with other work or in use, and as :class:`Relaxer`.
     """
     started = saved = time.monotonic()
-    warned = lambda text: say(f"warning: {text}")  # noqa: E731 (the relaxer says nothing else)
     observe = (lambda snapshot: folder.add_snapshot(snapshot, source[snapshot.index])) if trajectories else None
-    relaxer = Relaxer(potential, source, settings, batch_atoms=batch_atoms, say=warned, observe=observe)
+    relaxer = Relaxer(
+        potential, source, settings, batch_atoms=batch_atoms, say=lambda text: say(f"warning: {text}"), observe=observe
+    )
     record = {"settings": settings.model_dump(), "structures_given": len(source), "trajectories": trajectories}
     record |= origin or {}
     with folder.opened(resume=resume, say=say) as continues:
