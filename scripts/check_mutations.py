@@ -29,7 +29,7 @@ LOSSES = "tasks/losses.py"
 METRICS = "tasks/metrics.py"
 PADDING = "geometry/padding.py"
 RECORDED = "training/recorded.py"
-TRAINER = "training/trainer.py"
+WEIGHT_UPDATE = "training/weight_update.py"
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ MUTATIONS = [
     ),
     Mutation(
         mistake="weights of the loss terms that a recording keeps from its first step",
-        file=TRAINER,
+        file=WEIGHT_UPDATE,
         before="            weights=weights,\n",
         after="            weights=None,\n",
         test=_R + "test_what_changes_with_the_step_is_read_from_tensors",

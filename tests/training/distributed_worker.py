@@ -35,10 +35,14 @@ def steps(config: RunConfig, group: Processes, count: int) -> dict[str, torch.Te
         trainer.train_step(work)
         terms.append(trainer.totals.terms)
         if step == 0:
-            gradients = trainer.gradients.flat.clone()
-    state = trainer.optimizer if isinstance(trainer.optimizer, torch.optim.AdamW) else trainer.optimizer.optim
+            gradients = trainer.update.gradients.flat.clone()
+    state = (
+        trainer.update.optimizer
+        if isinstance(trainer.update.optimizer, torch.optim.AdamW)
+        else trainer.update.optimizer.optim
+    )
     held = sum(value.numel() for moments in state.state.values() for value in moments.values() if value.ndim)
-    average = sum(value.numel() for value in trainer.average.average)
+    average = sum(value.numel() for value in trainer.update.average.average)
     return {"gradients": gradients, "terms": torch.stack(terms), "held": torch.tensor([held, average])}
 
 

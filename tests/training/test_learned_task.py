@@ -66,7 +66,7 @@ def test_the_network_learns_from_all_terms(tiny: Tiny) -> None:
             part,
             counts=torch.stack(chosen),
             progress=0.0,
-            autocast=trainer.precision.autocast(),
+            autocast=trainer.update.precision.autocast(),
         )
         return found.loss
 

@@ -34,9 +34,9 @@ def _gradients(config: RunConfig, loss_scale: float | None = None) -> torch.Tens
     """Gradients [P] of the first step, before the weights change."""
     trainer = _trainer(config)
     if loss_scale is not None:
-        trainer.precision.load_state(trainer.precision.state() | {"scale": loss_scale})
+        trainer.update.precision.load_state(trainer.update.precision.state() | {"scale": loss_scale})
     trainer.train_step(trainer.loader.work(0))
-    return trainer.gradients.flat.clone()
+    return trainer.update.gradients.flat.clone()
 
 
 @pytest.mark.parametrize("amp", ["bf16", "fp16"])
@@ -68,11 +68,11 @@ def test_a_step_that_overflows_is_skipped_and_counted(tiny: Tiny) -> None:
 def test_a_skipped_step_changes_no_weight_and_halves_the_scale(tiny: Tiny) -> None:
     trainer = _trainer(tiny(DIRECT, "training.amp=fp16"))
     before = {name: value.clone() for name, value in trainer.force_field.state_dict().items()}
-    trainer.precision.load_state(trainer.precision.state() | {"scale": 2.0**30})
+    trainer.update.precision.load_state(trainer.update.precision.state() | {"scale": 2.0**30})
     trainer.train_step(trainer.loader.work(0))
     assert trainer.step == 1
     assert trainer.totals.skipped == 1
-    assert trainer.precision.state()["scale"] == 2.0**29
+    assert trainer.update.precision.state()["scale"] == 2.0**29
     assert all(torch.equal(value, before[name]) for name, value in trainer.force_field.state_dict().items())
 
 
@@ -117,7 +117,7 @@ def test_validation_and_the_model_file_are_in_float32(tiny: Tiny) -> None:
     trainer = _trainer(tiny(DIRECT, "training.amp=bf16"))
     batch = trainer.loader.work(0).parts[0].batch
     one, other = (trainer.force_field.predict(batch)["forces"] for _ in range(2))
-    with trainer.precision.autocast():
+    with trainer.update.precision.autocast():
         rounded = trainer.force_field.predict(batch)["forces"]
     assert torch.equal(one, other)
     assert not torch.equal(one, rounded)  # autocast would show
@@ -165,7 +165,7 @@ def test_a_batch_that_does_not_fit_is_named(tiny: Tiny) -> None:
     ):
         trainer.train_step(trainer.loader.work(0))
     with pytest.raises(ValueError, match=r"batch of 4 structures.*lower training\.evaluate_batch_size"):
-        trainer._validate()
+        trainer.models.validate(0)
 
 
 def test_other_errors_keep_their_name(tiny: Tiny) -> None:

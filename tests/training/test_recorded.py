@@ -68,7 +68,7 @@ def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance
 def test_weights_are_those_without_recording(setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = weights_after(tmp_path / "plain", "device=cpu", "training.kernels=plain", setting)
     monkeypatch.setattr(module, "Recorded", OnTheCPU)
-    monkeypatch.setattr("denskit.training.trainer.may_record", lambda *arguments: True)
+    monkeypatch.setattr("denskit.training.weight_update.may_record", lambda *arguments: True)
     OnTheCPU.made = 0
     assert_same(weights_after(tmp_path / "recorded", "device=cpu", "training.kernels=plain", setting), expected)
     assert 0 < OnTheCPU.made <= 3
@@ -89,25 +89,26 @@ def test_what_changes_with_the_step_is_read_from_tensors(tmp_path: Path) -> None
     first, later = trainer.loader.work(0), trainer.loader.work(4)
     assert first.weights[-1] > later.weights[-1] > 0, "the coefficient of DeNS decays"
     found = []
-    for trainer.step in (0, 4):
-        trainer.gradients.zero()
-        trainer._backward(first.parts[0], first.counts, later.weights)
-        found.append(trainer.gradients.flat.clone())
+    for step in (0, 4):
+        trainer.update.progress = trainer.schedule.progress(step)
+        trainer.update.gradients.zero()
+        trainer.update.eager_backward(first.parts[0], first.counts, later.weights)
+        found.append(trainer.update.gradients.flat.clone())
     assert torch.equal(*found)
-    trainer.gradients.zero()
-    trainer._backward(first.parts[0], first.counts, first.weights)
-    assert not torch.equal(trainer.gradients.flat, found[0])
+    trainer.update.gradients.zero()
+    trainer.update.eager_backward(first.parts[0], first.counts, first.weights)
+    assert not torch.equal(trainer.update.gradients.flat, found[0])
 
 
 def test_shapes_beyond_the_limit_run_as_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = trainer_in(tmp_path)
     monkeypatch.setattr(module, "Recorded", OnTheCPU)
     monkeypatch.setattr(module, "MOST", 0)
-    recorded = RecordedBackward(trainer._backward, trainer.gradients, torch.device("cpu"))
+    recorded = RecordedBackward(trainer.update.eager_backward, trainer.update.gradients, torch.device("cpu"))
     work = trainer.loader.work(0)
     errors = recorded(work.parts[0], work.counts, work.weights)
     assert not recorded.recordings
-    torch.testing.assert_close(errors, trainer._backward(work.parts[0], work.counts, work.weights))
+    torch.testing.assert_close(errors, trainer.update.eager_backward(work.parts[0], work.counts, work.weights))
 
 
 def test_shapes_beyond_the_limit_are_padded_to_a_recorded_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,20 +123,20 @@ def test_shapes_beyond_the_limit_are_padded_to_a_recorded_one(tmp_path: Path, mo
     trainer = trainer_in(tmp_path)
     monkeypatch.setattr(module, "Recorded", Counted)
     monkeypatch.setattr(module, "MOST", 1)
-    recorded = RecordedBackward(trainer._backward, trainer.gradients, torch.device("cpu"))
+    recorded = RecordedBackward(trainer.update.eager_backward, trainer.update.gradients, torch.device("cpu"))
     work = trainer.loader.work(0)
     recorded(work.parts[0], work.counts, work.weights)
     fewer = replace(work.parts[0], batch=build_neighbors(work.parts[0].batch, 2.5))
     assert padded_shape(fewer.batch)[2] < padded_shape(work.parts[0].batch)[2]
     monkeypatch.setattr(module, "WASTE", 10.0)
-    trainer.gradients.zero()
+    trainer.update.gradients.zero()
     errors = recorded(fewer, work.counts, work.weights)
-    found = trainer.gradients.flat.clone()
+    found = trainer.update.gradients.flat.clone()
     assert len(recorded.recordings) == 1 and len(replays) == 2
-    trainer.gradients.zero()
+    trainer.update.gradients.zero()
     expected = recorded.backward(fewer, work.counts, work.weights)
     torch.testing.assert_close(errors, expected)
-    assert (found - trainer.gradients.flat).abs().max() < SAME_GRADIENT64 * found.square().mean().sqrt()
+    assert (found - trainer.update.gradients.flat).abs().max() < SAME_GRADIENT64 * found.square().mean().sqrt()
 
 
 def test_a_failed_recording_is_told_and_leaves_the_gradients_right(
@@ -148,14 +149,14 @@ def test_a_failed_recording_is_told_and_leaves_the_gradients_right(
 
     trainer = trainer_in(tmp_path)
     work = trainer.loader.work(0)
-    trainer._backward(work.parts[0], work.counts, work.weights)
-    expected = trainer.gradients.flat.clone()
-    trainer.gradients.zero()
+    trainer.update.eager_backward(work.parts[0], work.counts, work.weights)
+    expected = trainer.update.gradients.flat.clone()
+    trainer.update.gradients.zero()
     monkeypatch.setattr(module, "Recorded", Failing)
-    recorded = RecordedBackward(trainer._backward, trainer.gradients, torch.device("cpu"))
+    recorded = RecordedBackward(trainer.update.eager_backward, trainer.update.gradients, torch.device("cpu"))
     with pytest.warns(UserWarning, match="not recorded, and so slower: operation not permitted when stream is capt"):
         recorded(work.parts[0], work.counts, work.weights)
-    torch.testing.assert_close(trainer.gradients.flat, expected)
+    torch.testing.assert_close(trainer.update.gradients.flat, expected)
     assert recorded.failed
 
 
@@ -176,20 +177,20 @@ def test_what_cannot_be_recorded(setting: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("setting", ["task.sigma=0.05", "model.forces=direct"])
 def test_a_gpu_finds_the_gradients_by_recordings(setting: str, tmp_path: Path) -> None:
     plain, recorded = (trainer_in(tmp_path, setting, f"training.cuda_graphs={on}", device="cuda") for on in (0, 1))
-    assert isinstance(recorded.backward, RecordedBackward)
+    assert isinstance(recorded.update.backward, RecordedBackward)
     for step in range(4):
         work = plain.loader.work(step)
         counts, weights = work.counts.cuda(), work.weights.cuda()
         found = []
         for trainer in (plain, recorded):
             trainer.force_field.train()
-            trainer.gradients.zero()
-            errors = trainer.backward(work.parts[0], counts, weights)
-            found.append((errors.clone(), trainer.gradients.flat.clone()))
+            trainer.update.gradients.zero()
+            errors = trainer.update.backward(work.parts[0], counts, weights)
+            found.append((errors.clone(), trainer.update.gradients.flat.clone()))
         (errors, gradient), (errors_too, gradient_too) = found
         torch.testing.assert_close(errors_too, errors, rtol=SAME_GRADIENT64, atol=SAME_GRADIENT64)
         assert (gradient_too - gradient).abs().max() < SAME_GRADIENT64 * gradient.square().mean().sqrt()
-    assert recorded.backward.recordings and not recorded.backward.failed
+    assert recorded.update.backward.recordings and not recorded.update.backward.failed
 
 
 @pytest.mark.gpu

@@ -148,7 +148,7 @@ def test_validation_may_use_a_part(tiny: Tiny, forty: list[System]) -> None:
     valid = trainer.data.valid
     assert valid is not None
     whole = Trainer(tiny(), load_data(config.data, config.seed), join_processes("cpu"))
-    assert trainer._validate() != whole._validate()
+    assert trainer.models.validate(0) != whole.models.validate(0)
 
 
 def test_files_of_a_saved_configuration_are_absolute(

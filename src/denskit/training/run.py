@@ -21,6 +21,7 @@ from denskit.runtime.device import use_deterministic_algorithms
 from denskit.runtime.processes import Processes, join_processes
 from denskit.runtime.progress import counted
 from denskit.runtime.threads import threads_for
+from denskit.training.best_by import BEST_BY
 from denskit.training.budget import TimeBudget
 from denskit.training.checkpoint import full_disk_named, load_checkpoint
 from denskit.training.checks import PlannedTraining, hints_before, warnings_before
@@ -34,7 +35,7 @@ from denskit.training.run_folder import RunFolder
 from denskit.training.run_log import RunLog, print_line
 from denskit.training.seen import seen_before
 from denskit.training.settings import RunConfig
-from denskit.training.trainer import BEST_BY, Trainer
+from denskit.training.trainer import Trainer
 
 _TRAINING = threading.Lock()
 _SAFE_NORM = "model.norm=merged (equiformer) or model.norm=rms_norm (equiformer_v2) for crystals and small molecules"
@@ -182,9 +183,9 @@ def announcement(trainer: Trainer, changes: dict[str, tuple[Any, Any]]) -> list[
     amp = config.training.amp
     precision = config.training.dtype if amp == "none" else f"{config.training.dtype} with {amp} where it does no harm"
     if config.training.tf32:
-        precision += " and products in TF32" if trainer.precision.tf32 else " (TF32 is for NVIDIA GPUs)"
+        precision += " and products in TF32" if trainer.update.precision.tf32 else " (TF32 is for NVIDIA GPUs)"
     kernels = force_field.backbone.choose_kernels(force_field.execution, trainer.group.device)
-    recorded = isinstance(trainer.backward, RecordedBackward)
+    recorded = isinstance(trainer.update.backward, RecordedBackward)
     by = f"best: the smallest {BEST_BY[config.training.best_by]} on the validation split"
     return [
         *trainer.messages,
@@ -194,7 +195,7 @@ def announcement(trainer: Trainer, changes: dict[str, tuple[Any, Any]]) -> list[
         f"{counted(schedule.total_steps, 'step')} of {counted(config.training.batch_size, 'structure')} "
         f"({schedule.total_steps / schedule.steps_per_epoch:,.4g} epochs) on {trainer.group.count} x "
         f"{trainer.group.device}, {precision}, seed {config.seed}",
-        *learning_rates_in_words(trainer.optimizer, config.training),
+        *learning_rates_in_words(trainer.update.optimizer, config.training),
         f"kernels of edge operations: {kernels}",
         *(["steps are recorded as CUDA graphs, one for each shape of the batches"] if recorded else []),
         by if data.valid is not None else "no validation split: the last weights are kept",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import math
 import shlex
 import signal
 import time
@@ -15,34 +13,23 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from denskit.batch import Prepared, System
 from denskit.data import LoadedData
-from denskit.data.base import Source, evenly
+from denskit.data.base import evenly
 from denskit.models.base import ForceField
 from denskit.models.execution import Execution
-from denskit.models.model_file import read_header, save_model
-from denskit.random import fold
 from denskit.runtime.compilation import told_of_compilation
 from denskit.runtime.interrupt import Interrupt
-from denskit.runtime.memory import memory_named, peak_memory
+from denskit.runtime.memory import peak_memory
 from denskit.runtime.processes import Processes
 from denskit.runtime.progress import counted, duration
 from denskit.tasks import build_task
-from denskit.tasks.metrics import Metrics, measure
-from denskit.training.batch_loss import batch_loss
+from denskit.training.best_by import BEST_BY, require_label
 from denskit.training.budget import TimeBudget, lasting
-from denskit.training.checkpoint import MAY_CHANGE, Checkpoint, cannot_write, save_checkpoint
+from denskit.training.checkpoint import MAY_CHANGE, Checkpoint, save_checkpoint
 from denskit.training.checks import PlannedTraining, hint_after, learns_nothing, verdict_on
+from denskit.training.judged_models import JudgedModels
 from denskit.training.loader import Loader, StepWork, steps_per_epoch
-from denskit.training.optimizer import (
-    Gradients,
-    Precision,
-    WeightAverage,
-    build_optimizer,
-    optimizer_state,
-    set_learning_rate,
-)
-from denskit.training.recorded import RecordedBackward, may_record
+from denskit.training.optimizer import optimizer_state
 from denskit.training.replay import with_replay
 from denskit.training.run_folder import RunFolder, environment
 from denskit.training.run_log import RunLog, errors_line, metrics_line
@@ -52,20 +39,13 @@ from denskit.training.settings import RunConfig, parse_interval
 from denskit.training.starting_model import (
     Saved,
     check_known_elements,
-    check_measured,
     initial_force_field,
     warn_of_unknown_elements,
 )
+from denskit.training.weight_update import WeightUpdate
 
-_DROPOUT = 0xD20  # tells the seeds of dropout from those of the order and the corruption
-_SMALLER = (
-    "lower training.batch_size, divide it with training.accumulate, or set training.activation_checkpointing=true or "
-    "training.edge_chunk=4096; on one process of several, use more of them"
-)
 _MUCH = 0.2  # of the time: waiting for batches that is worth a note
-_FEWER = "lower training.evaluate_batch_size"
 COMPILES = "compiling the kernels in the first step, once on this machine: up to a minute"
-BEST_BY = {"forces": "forces_mae_meV_per_A", "energy": "energy_mae_meV"}
 # may differ when a run without a step left is resumed
 _AT_THE_END = {"training.epochs", "training.max_steps", "training.final", "output", "device"}
 
@@ -85,7 +65,6 @@ class Trainer:
     data: LoadedData
     group: Processes
     step: int = 0  # steps done
-    best: float | None = None  # smallest validation MAE (training.best_by)
     seconds: float = 0.0  # of training
     messages: list[str] = field(default_factory=list)
     continued: Mapping[str, Any] | None = None  # scaling in the checkpoint (may be empty): :meth:`resume` follows
@@ -122,18 +101,8 @@ class Trainer:
         if device.type == "cpu" and training.kernels == "auto" and problem is not None:
             self.messages.append(f"edge operations in plain PyTorch, about half as fast: {problem}")
         self.group.copy_from(0, [*force_field.parameters(), *force_field.buffers()])
-        parameters = [parameter for parameter in force_field.parameters() if parameter.requires_grad]
-        shared = training.shard and self.group.count > 1
-        self.optimizer = build_optimizer(force_field, training, sharded=shared)
-        self.gradients = Gradients(parameters, self.group)
-        self.precision = Precision(training.amp, device, tf32=training.tf32)
-        recorded = may_record(training, force_field, self.group)
-        self.backward = RecordedBackward(self._backward, self.gradients, device) if recorded else self._backward
-        decay = training.ema_decay
-        shares = self.group if shared else None
-        self.average = (
-            None if decay is None else WeightAverage(parameters, decay, warmup=training.ema_warmup, shares=shares)
-        )
+        self.update = WeightUpdate(self.config, self.force_field, self.task, self.group, self.data.train.name)
+        self.models = JudgedModels(training, self.folder, self.update, self.data.valid, self._about_model)
         self.loader = Loader(
             mixture=self.mixture,
             task=self.task,
@@ -153,26 +122,15 @@ class Trainer:
         self.failure = ""  # verdict on the last row, where the training failed
         self.slow_data = False  # it was said that steps wait for their batches
         self.stuck = False  # it was said that no forces are learned
-        self.judged: tuple[int, dict[str, float]] = (0, {})  # step and errors of the last validation
-        self.validation = 0.0  # s, of the last validation
         self.saved_at = time.monotonic()
 
     def resume(self, checkpoint: Checkpoint, changes: Mapping[str, tuple[Any, Any]]) -> None:
         """Take over the state of a checkpoint; ``changes`` of settings since, as (before, now)."""
-        self.force_field.load_state_dict(checkpoint.weights)
-        self.optimizer.load_state_dict(checkpoint.optimizer)
-        if self.average is not None:
-            assert checkpoint.average is not None
-            self.average.load_state(checkpoint.average)
-        self.precision.load_state(checkpoint.loss_scale)
-        self.step, self.best, self.seconds = checkpoint.step, checkpoint.best, checkpoint.seconds
+        self.update.load(checkpoint)
+        self.step, self.seconds = checkpoint.step, checkpoint.seconds
         self.totals.load_state(checkpoint.window)
         self.failure = checkpoint.failure
-        self.judged = self.folder.last_judged(self.step)
-        if later := self.folder.best_after(self.step):  # by the steps that are done again
-            self.best = later[judged_by(self.config.training.best_by, later)]
-        if "training.evaluate_structures" in changes:
-            self.best = None  # it was an error of other structures
+        about_best = self.models.resume(checkpoint, same_structures="training.evaluate_structures" not in changes)
         if self.step > self.schedule.total_steps:
             raise ValueError(
                 f"{self.folder.last} is at step {self.step}, but the training is to end at step "
@@ -188,10 +146,7 @@ class Trainer:
                     "Train on with more steps (training.max_steps or training.epochs), or begin a new run with "
                     "another output. Nothing changed"
                 )
-        self.messages.append(f"resumed after step {self.step}")
-        if self.best is not None and not (self.folder.model.is_file() or self.folder.best_model.is_file()):
-            self.best = None
-            self.messages.append(f"note: {self.folder.model} is gone; kept is the best model of the steps from here on")
+        self.messages += [f"resumed after step {self.step}", *about_best]
         if checkpoint.num_processes != self.group.count:
             self.messages.append(
                 f"processes: {checkpoint.num_processes} before, {self.group.count} now; dropout and rounding differ"
@@ -206,45 +161,33 @@ class Trainer:
             self._save_state()  # a kill at any moment leaves a checkpoint
             if self.config.training.init_from is not None:
                 self._begin_trained(log)
-        elif self.config.training.final == "best" and self.best is not None and self.group.is_first:
-            self.folder.take_best()  # before this session the run may have kept its last
+        else:
+            self.models.restore_best()
         with self.interrupt, told_of_compilation(lambda: log.say(COMPILES)):
             while self.step < self.schedule.total_steps:
                 self._run_as_planned(log)
         self._save()
         if self.failure:
             by = BEST_BY[self.config.training.best_by]
-            best = "" if self.best is None else f"; the best validation had {by} {self.best:.4g}"
+            best = "" if self.models.best is None else f"; the best validation had {by} {self.models.best:.4g}"
             raise ValueError(
                 f"the training failed: after {counted(self.step, 'step')} {self.failure}. Models and checkpoints "
                 f"are kept in {self.folder.path}{best}. Lower training.lr or training.clip_norm, and look at the data: "
                 "denskit info FILE"
             )
-        self._warn_of_no_gain(log)
+        if (warning := self.models.warning_of_no_gain(self.step)) is not None:
+            log.say(warning)
         done = f"{counted(self.step, 'step')} in {duration(self.seconds)}"
         log.say(f"finished: {done} of training; model in {self.folder.model}")
 
     def _begin_trained(self, log: RunLog) -> None:
-        """Keep the trained model, which may be gone when the run is resumed, and judge it: it may stay the best."""
-        self._save_model(self.folder.last_model, {})
-        if self.data.valid is not None and self.best is None:
-            errors = {f"valid_{name}": value for name, value in self._validate().items()}
+        """Keep the trained model, and judge it: it may stay the best."""
+        self.models.save(self.folder.last_model, {})  # that of training.init_from may be gone when the run is resumed
+        if self.data.valid is not None and self.models.best is None:
+            errors = {f"valid_{name}": value for name, value in self.models.validate(self.step).items()}
             log.row({"step": 0, "epoch": 0, "lr": self.schedule.learning_rate(0), **errors})
             log.say(f"before the first step: {errors_line(errors, 'valid')}")
             self._save_state()
-
-    def _warn_of_no_gain(self, log: RunLog) -> None:
-        """Say where no validation was better than that of the trained model before the first step."""
-        errors, best_model = self.judged[1], self.folder.best_model
-        if not (errors and best_model.is_file()) or read_header(best_model)["metadata"]["step"] != 0:
-            return
-        by = judged_by(self.config.training.best_by, errors)
-        kept = "it is the model of this run" if self.config.training.final == "best" else f"it is in {best_model}"
-        log.say(
-            f"warning: no validation was better than that of training.init_from before the first step: {by} "
-            f"{self.best:.4g}, after {counted(self.step, 'step')} {errors[by]:.4g}; {kept}. Lower training.lr="
-            f"{self.config.training.lr:g}, or train longer"
-        )
 
     def _run_as_planned(self, log: RunLog) -> None:
         """All steps that are left, or those before the training gets another length."""
@@ -261,62 +204,25 @@ class Trainer:
             mark = time.perf_counter()
 
     def train_step(self, work: StepWork) -> Asked:
-        """One update of the weights; returns the requests of all processes.
-
-        Loss terms are divided by their counts in the whole step before any backward pass, so that gradients merely add.
-        """
+        """One update of the weights; returns the requests of all processes."""
         assert work.step == self.step, (work.step, self.step)
-        device = self.group.device
-        self._seed_dropout()
-        set_learning_rate(self.optimizer, self.schedule.learning_rate(self.step))
-        if not self.force_field.training:  # walking through all modules takes a millisecond
-            self.force_field.train()
-        self.gradients.zero()
-        counts, weights = self.group.add(work.counts.to(device)), work.weights.to(device)
-        errors = torch.cat([torch.zeros_like(counts), Metrics(device).state])
-        for part in work.parts:
-            check_measured(self.force_field, part.batch, self.data.train.name)
-            self.gradients.complete = part is work.parts[-1]
-            with memory_named(part.batch, _SMALLER), self.precision.products():
-                errors += self.backward(part, counts, weights)
-        self.gradients.add()
-        self.precision.unscale(self.optimizer)
-        asked = torch.tensor([self.interrupt.signal != 0, self._is_late()], dtype=torch.float64, device=device)
-        totals = self.group.add(torch.cat([errors, asked]))
-        sums, metrics = totals[: len(counts)], Metrics(state=totals[len(counts) : -2])
-        clip_norm = self.config.training.clip_norm
-        norm = self.gradients.clip(clip_norm)
-        if self.precision.skips(norm):
+        progress, update = self.schedule.progress(self.step), self.update
+        found = update.find_gradients(work, progress=progress, ask=self._requests)
+        if update.precision.skips(found.norm):
             self.totals.skip()
         else:
-            self._require_finite(sums, norm)
-            self.optimizer.step()
-            self.totals.add(torch.stack([sums, counts]), metrics, norm.double(), clip_norm)
+            self._require_finite(found.sums, found.norm)
+            update.apply(self.schedule.learning_rate(self.step))
+            terms = torch.stack([found.sums, found.counts])
+            self.totals.add(terms, found.metrics, found.norm.double(), self.config.training.clip_norm)
         self.step += 1
-        if self.average is not None:
-            self.average.update(self.step)
-        return Asked(*(totals[-2:] > 0).tolist())
+        if update.average is not None:
+            update.average.update(self.step)
+        return Asked(*found.asked)
 
-    def _seed_dropout(self) -> None:
-        """Make dropout a function of seed and step, so that a resumed run repeats it."""
-        seed = fold(self.config.seed, _DROPOUT, self.step, self.group.rank)
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed takes milliseconds for devices that are absent
-        if self.group.device.type == "cuda":
-            torch.cuda.manual_seed(seed)
-
-    def _backward(self, part: Prepared, counts: Tensor, weights: Tensor) -> Tensor:
-        """Add the gradients of a micro-batch; its sums of the loss terms, then the state of its metrics."""
-        found = batch_loss(
-            self.force_field,
-            self.task,
-            part.to(self.group.device),
-            counts=counts,
-            progress=self.schedule.progress(self.step),
-            autocast=self.precision.autocast(),
-            weights=weights,
-        )
-        self.precision.backward(found.loss)
-        return torch.cat([found.sums, found.metrics.state])
+    def _requests(self) -> list[bool]:
+        """What this process asks for in the present step, as :class:`Asked`."""
+        return [self.interrupt.signal != 0, self._is_late()]
 
     def _require_finite(self, sums: Tensor, norm: Tensor) -> None:
         if bool(torch.isfinite(torch.cat([sums, norm[None].double()])).all()):
@@ -363,19 +269,12 @@ class Trainer:
     def _log_row(self, log: RunLog, evaluate: bool) -> None:
         """Write a row of metrics.csv, with validation errors where they are due."""
         totals, self.totals = self.totals, self._new_totals()
-        row, begin = self._row(totals), time.monotonic()
-        if evaluate and self.data.valid is not None:
-            first, best_by = self.best is None, self.config.training.best_by
-            errors = self._validate()
-            row |= {f"valid_{name}": value for name, value in errors.items()}
-            by = judged_by(best_by, errors)
-            if first and by != BEST_BY[best_by]:
-                log.say(f"note: all forces of the validation split are zero; best: the smallest {by}")
-        if evaluate and self.mixture.held_out is not None:
-            with self._averaged():
-                row |= {f"replay_{name}": value for name, value in self._measure(self.mixture.held_out).items()}
+        row = self._row(totals)
         if evaluate:
-            self.validation = time.monotonic() - begin
+            first = self.models.best is None
+            row |= self.models.columns(self.step, self.mixture.held_out)
+            if first and (note := self.models.note_of_measure()) is not None:
+                log.say(note)
         log.row(row)
         log.say(metrics_line(row, self.schedule.total_steps, self._seconds_of_validations()))
         verdict = verdict_on(row, self.config) if self.schedule.is_warm(self.step - 1) else None
@@ -398,7 +297,7 @@ class Trainer:
 
     def _seconds_of_validations(self) -> float:
         """Time of the validations to come, as long as the last one; 0 before the first."""
-        return self.schedule.validations(self.step) * self.validation
+        return self.schedule.validations(self.step) * self.models.seconds
 
     def _keep_to_budget(self, log: RunLog) -> None:
         """Give the training another length where its time budget would not hold; all processes take the first's."""
@@ -434,40 +333,14 @@ class Trainer:
             row["skipped_steps"] = totals.skipped
         return row
 
-    def _validate(self) -> dict[str, float]:
-        """Errors on the validation split; the best weights so far become a model file."""
-        assert self.data.valid is not None
-        training = self.config.training
-        valid = evenly(self.data.valid, training.evaluate_structures)
-        with self._averaged():
-            metrics = self._measure(valid)
-            self.judged = self.step, metrics
-            by = judged_by(training.best_by, metrics)
-            if math.isfinite(metrics[by]) and (self.best is None or metrics[by] < self.best):
-                self.best = metrics[by]
-                self._save_model(self.folder.best_model, metrics)
-                if training.final == "best":
-                    self._save_model(self.folder.model, metrics)
-        return metrics
-
-    def _measure(self, source: Source) -> dict[str, float]:
-        """Errors of the weights on the structures of a source."""
-        batch_size = self.config.training.evaluate_batch_size
-        return measure(self.force_field, source, batch_size=batch_size, processes=self.group, advice=_FEWER).summary()
-
     def _save(self) -> None:
         """The state to resume from, and the last weights as a model file; all processes take part."""
         self._save_state()
-        step, errors = self.judged
-        errors = errors if step == self.step else {}
-        with self._averaged():
-            self._save_model(self.folder.last_model, errors)
-            if self.config.training.final == "last" or self.data.valid is None:
-                self._save_model(self.folder.model, errors)
+        self.models.save_last(self.step)
 
     def _save_state(self) -> None:
-        optimizer = optimizer_state(self.optimizer)
-        average = self.average.state() if self.average is not None else None
+        optimizer = optimizer_state(self.update.optimizer)
+        average = self.update.average.state() if self.update.average is not None else None
         self.saved_at = time.monotonic()
         if not self.group.is_first:
             return
@@ -476,10 +349,10 @@ class Trainer:
             weights=self.force_field.state_dict(),
             optimizer=optimizer,
             average=average,
-            loss_scale=self.precision.state(),
+            loss_scale=self.update.precision.state(),
             window=self.totals.state(),
             failure=self.failure,
-            best=self.best,
+            best=self.models.best,
             seconds=self.seconds,
             num_train=len(self.data.train),
             num_processes=self.group.count,
@@ -489,56 +362,20 @@ class Trainer:
         )
         save_checkpoint(self.folder.last, checkpoint)
 
-    def _save_model(self, path: Path, metrics: dict[str, float]) -> None:
-        """Write the weights as a model file, on the first process."""
-        if not self.group.is_first:
-            return
-        if path == self.folder.model:
-            self.folder.forget_results(self.step)
-        splits = self.data.splits
-        metadata = {
+    def _about_model(self) -> dict[str, Any]:
+        """Metadata of a model file that is written now."""
+        splits, here = self.data.splits, environment()
+        return {
             "step": self.step,
-            "validation": metrics,
             "data": self.data.train.name,
             "data_sha256": splits.sha256 if splits is not None else None,
             "contents": self.inputs,
             "run": self.config.document(),
             "new_elements": list(self.force_field.new_elements),
-            "averaged_weights": self.average is not None,
-            "packages": environment()["packages"],
-            "commit": environment()["commit"],
+            "averaged_weights": self.update.average is not None,
+            "packages": here["packages"],
+            "commit": here["commit"],
         }
-        try:
-            save_model(path, self.force_field, metadata)
-        except OSError as error:
-            raise cannot_write(path, self.step, error) from error
-
-    def _averaged(self) -> contextlib.AbstractContextManager[None]:
-        return self.average.applied() if self.average is not None else contextlib.nullcontext()
 
     def _new_totals(self) -> RunningTotals:
         return RunningTotals.empty(len(self.loader.term_names), self.group.device)
-
-
-def require_label(best_by: str, valid: Source) -> None:
-    """Raise ValueError where no validation structure has the label, on free atoms, that decides on the best model."""
-
-    def judges(system: System) -> bool:
-        return getattr(system, best_by) is not None and (best_by != "forces" or not system.fixed.all())
-
-    if not any(judges(system) for system in valid):
-        label = "forces on free atoms" if best_by == "forces" else "label for it"
-        raise ValueError(
-            f"training.best_by={best_by}, but {valid.name} has no {label}; choose the other of forces and energy"
-        )
-
-
-def judged_by(best_by: str, errors: Mapping[str, object]) -> str:
-    """The error (of ``errors``) by which a model is the best: that of ``training.best_by``.
-
-    That of the energy where all forces are zero and tell nothing.  Raises ValueError where there is none.
-    """
-    if BEST_BY[best_by] not in errors:  # the label is there, on fixed atoms alone
-        raise ValueError(f"training.best_by={best_by}, but no free atom is judged by it; choose the other")
-    tells_nothing = best_by == "forces" and "forces_mae_relative_to_zero" not in errors
-    return BEST_BY["energy" if tells_nothing and BEST_BY["energy"] in errors else best_by]

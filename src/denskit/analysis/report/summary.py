@@ -13,7 +13,7 @@ from denskit.analysis.report.page import Section, listed, paragraph, table
 from denskit.analysis.run_results import RunResults
 from denskit.runtime.progress import counted
 from denskit.tasks.energy_shift import mostly_shift
-from denskit.training.trainer import BEST_BY, judged_by
+from denskit.training.best_by import BEST_BY, judged_by
 from denskit.units import GPA
 
 OUTLIER = 3.0  # times the median error of a frame

@@ -16,9 +16,9 @@ from denskit.evaluation.study.statistics import Mean, difference, mean_of
 from denskit.evaluation.study.tuned import at_their_best
 from denskit.models.model_file import read_header
 from denskit.tasks.energy_shift import in_words, one_sided
+from denskit.training.best_by import judged_by
 from denskit.training.load_config import load_config
 from denskit.training.run_folder import RunFolder
-from denskit.training.trainer import judged_by
 
 
 def collect(study: StudyConfig, folder: StudyFolder, committees: Sequence[Committee] = ()) -> Results:
