@@ -22,7 +22,7 @@ from ase.calculators.singlepoint import SinglePointCalculator
 from denskit import Potential
 from denskit.evaluation.convex_hull import ConvexHull
 from denskit.evaluation.discovery import UNMATCHED, Materials, discover_into, rmsd_function
-from denskit.evaluation.evaluate import source_of
+from denskit.evaluation.judged_structures import source_of
 from denskit.simulation.crystals import CrystalSettings
 from denskit.simulation.crystals.folder import CUBIC, measure_into
 from denskit.units import GPA

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from denskit.batch import System
-from denskit.evaluation.evaluate import source_of
+from denskit.evaluation.judged_structures import source_of
 from denskit.runtime.device import choose_device
 from denskit.simulation.potential import Potential
 from denskit.simulation.relaxation import PROTOCOLS, RelaxationSettings, relax

@@ -20,7 +20,8 @@ from typing import Any
 import ase.io
 import torch
 
-from denskit.evaluation.evaluate import evaluate, run_data
+from denskit.evaluation.evaluate import evaluate
+from denskit.evaluation.judged_structures import run_data
 from denskit.models.model_file import load_model, read_header, save_model
 from denskit.zoo import CARDS, FOLDER
 

@@ -24,7 +24,7 @@ from denskit.batch import Batch, Prepared, Targets
 from denskit.data import load_data
 from denskit.data.base import collate
 from denskit.models import build_force_field
-from denskit.models.scaling import fit_scaling
+from denskit.models.fitted_scaling import fit_scaling
 from denskit.random import keys_for
 from denskit.tasks import DeNS, DeNSConfig, total_loss
 from denskit.tasks.corruption import displaced

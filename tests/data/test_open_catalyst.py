@@ -18,7 +18,7 @@ from denskit.data import DataConfig, LoadedData, load_data, read_file
 from denskit.data.convert import convert
 from denskit.data.inspection import inspect_file
 from denskit.data.records import once
-from denskit.models.scaling import fit_scaling
+from denskit.models.fitted_scaling import fit_scaling
 
 
 def _load(required: tuple[str, ...] = ("energy", "forces"), **config: Any) -> LoadedData:

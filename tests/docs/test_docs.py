@@ -21,7 +21,8 @@ import typer
 import denskit
 from denskit.cli import app
 from denskit.cli.output import with_common_options
-from denskit.evaluation.study.config import load_study, runs_of
+from denskit.evaluation.study.config import load_study
+from denskit.evaluation.study.runs import runs_of
 from denskit.training.load_config import load_config
 
 ROOT = Path(__file__).resolve().parent.parent.parent

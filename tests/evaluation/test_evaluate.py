@@ -19,7 +19,8 @@ from denskit.data import load_data, read_file
 from denskit.data.base import Subset, collate
 from denskit.data.splits import Splits
 from denskit.data.writing import plain, relabelled
-from denskit.evaluation.evaluate import evaluate, evaluate_splits, predict, predict_file, read_structures
+from denskit.evaluation.evaluate import evaluate, evaluate_splits, predict, predict_file
+from denskit.evaluation.judged_structures import read_structures
 from denskit.geometry.neighbors import build_neighbors
 from denskit.models.model_file import load_model
 from denskit.training.load_config import RunConfig

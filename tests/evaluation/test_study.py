@@ -53,10 +53,8 @@ from denskit.evaluation.study.config import (
     Relaxations,
     StudyConfig,
     changed,
-    find_run,
     load_study,
     overrides,
-    runs_of,
     write_study,
 )
 from denskit.evaluation.study.data import problems_of, split_settings
@@ -76,6 +74,7 @@ from denskit.evaluation.study.question import (
 )
 from denskit.evaluation.study.results import Column, Found, Results, as_csv, means_as_csv, tabulate
 from denskit.evaluation.study.running import Job, StudyFolder, run_all, train_and_judge
+from denskit.evaluation.study.runs import find_run, runs_of
 from denskit.evaluation.study.statistics import difference, mean_of
 from denskit.evaluation.study.tables import as_latex, as_markdown, as_rich
 from denskit.evaluation.study.timing import abreast, runs_to_try, seconds_of, trial, unequal_batches

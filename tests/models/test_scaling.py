@@ -20,7 +20,8 @@ from ase.symbols import string2symbols
 from denskit.batch import System
 from denskit.data import DataConfig, load_data
 from denskit.data.base import collate
-from denskit.models.scaling import Scaling, fit_scaling
+from denskit.models.fitted_scaling import fit_scaling
+from denskit.models.scaling import Scaling
 from denskit.units import KCAL_PER_MOL
 
 TRUE = {"H": -13.25, "C": -1027.5, "O": -2041.75}

@@ -23,8 +23,9 @@ from denskit.data.loading import read
 from denskit.geometry.neighbors import build_neighbors
 from denskit.models import ForceField, build_force_field
 from denskit.models.committee import Committee
+from denskit.models.fitted_scaling import fit_scaling
 from denskit.models.model_file import load_model, save_model
-from denskit.models.scaling import Scaling, fit_scaling
+from denskit.models.scaling import Scaling
 from denskit.simulation.divided import DividedPotential
 from denskit.simulation.potential import Potential
 from denskit.simulation.structures import atoms_of, batch_of

@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 from denskit.cli import app
 from denskit.data import load_data, read_file
 from denskit.data.splits import Splits, identity_of
-from denskit.evaluation.evaluate import evaluate, run_data
+from denskit.evaluation.evaluate import evaluate
+from denskit.evaluation.judged_structures import run_data
 from denskit.evaluation.unseen import warnings_for_file, warnings_for_split
 from denskit.models.model_file import load_model, read_header, save_model
 from denskit.training.load_config import load_config

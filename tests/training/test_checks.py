@@ -17,17 +17,13 @@ from denskit.batch import System
 from denskit.cli import app
 from denskit.models.model_file import load_model
 from denskit.training.checkpoint import load_checkpoint
-from denskit.training.checks import (
-    PlannedTraining,
-    hint_after,
-    hints_before,
-    learns_nothing,
-    verdict_on,
-    warnings_before,
-)
+from denskit.training.checks import warnings_before
+from denskit.training.hints import hint_after, hints_before
 from denskit.training.load_config import RunConfig, load_config
+from denskit.training.planned import PlannedTraining
 from denskit.training.run import train
 from denskit.training.schedule import Schedule
+from denskit.training.verdicts import learns_nothing, verdict_on
 from training.conftest import DEGREE_2
 
 Tiny = Callable[..., RunConfig]
@@ -106,9 +102,9 @@ def test_forces_that_stay_as_wrong_as_none(tiny: Tiny) -> None:
 
 
 def test_it_is_said_once(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("denskit.training.checks.STUCK", 0.0)
-    monkeypatch.setattr("denskit.training.checks.STUCK_STEPS", 2)
-    monkeypatch.setattr("denskit.training.checks.STUCK_EPOCHS", 0)
+    monkeypatch.setattr("denskit.training.verdicts.STUCK", 0.0)
+    monkeypatch.setattr("denskit.training.verdicts.STUCK_STEPS", 2)
+    monkeypatch.setattr("denskit.training.verdicts.STUCK_EPOCHS", 0)
     config = tiny("training.log_every=1", "training.max_steps=4")
     text = (train(config) / "train.log").read_text()
     assert text.count("as wrong as no forces") == 1
@@ -363,7 +359,7 @@ def test_overfitting_is_told_at_the_end(tiny: Tiny, systems: dict[str, System]) 
 
 
 def test_the_last_row_of_a_run_is_looked_at(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("denskit.training.checks.OVERFITTED", 1e-6)
+    monkeypatch.setattr("denskit.training.hints.OVERFITTED", 1e-6)
     config = tiny("task=energy_forces", "training.max_steps=2", "training.evaluate_every=1 steps")
     train(config)
     assert _log(config).count("hint: the forces of validation structures have") == 1

@@ -21,13 +21,15 @@ from denskit.data.config import References, SplitConfig
 from denskit.evaluation.evaluate import evaluate
 from denskit.models.base import ForceField
 from denskit.models.composition_span import counts_of
+from denskit.models.fitted_scaling import Statistics
 from denskit.models.model_file import load_model, read_header, save_model
 from denskit.models.prediction import batches
-from denskit.models.scaling import Scaling, Statistics
+from denskit.models.scaling import Scaling
 from denskit.runtime.processes import join_processes
-from denskit.training.fine_tuning import _compositions, _Constants, element_tables, similar_element
+from denskit.training.energy_constants import EnergyConstants, right_compositions
 from denskit.training.load_config import RunConfig, load_config
 from denskit.training.run import train
+from denskit.training.trained_weights import element_tables, similar_element
 from denskit.training.trainer import Trainer
 from training.slabs import Slabs
 
@@ -250,7 +252,7 @@ def test_references_fitted_again_to_one_composition_are_right_for_it_alone(refer
     elements = [1, 6, 8]
     trained = Scaling(elements=elements, references={"H": -13.0, "C": -1000.0, "O": -2000.0})
     found = Statistics(Slabs(_frames("ethanol").systems))
-    assert len(_compositions(trained, trained, found, references, counts_of([]))) == named  # type: ignore[arg-type]
+    assert len(right_compositions(trained, trained, found, references, counts_of([]))) == named  # type: ignore[arg-type]
 
 
 def test_asked_for_references_are_corrected_by_what_predictions_leave(tiny: Tiny, trained: Path) -> None:
@@ -436,7 +438,7 @@ def test_what_a_preset_measures_is_no_wish(tmp_path: Path) -> None:
 
 def test_references_are_fitted_jointly_where_all_structures_have_new_elements() -> None:
     """W and Be of compounds alone: Be's reference cannot be told from an error of W's otherwise."""
-    constants = _Constants(Scaling(elements=[4, 74]))
+    constants = EnergyConstants(Scaling(elements=[4, 74]))
     counts, generator = np.zeros((30, 119)), np.random.default_rng(0)
     counts[:, [4, 74]] = generator.integers(1, 6, (30, 2))
     constants.counts, constants.left = counts, counts[:, 4] * -3.0 + counts[:, 74] * 2.0
@@ -448,7 +450,7 @@ def test_references_are_fitted_jointly_where_all_structures_have_new_elements() 
 
 
 def test_an_error_of_a_part_of_the_elements_is_told_per_atom_of_all() -> None:
-    constants = _Constants(Scaling(elements=[4, 74]))
+    constants = EnergyConstants(Scaling(elements=[4, 74]))
     counts = np.zeros((3, 119))
     counts[:, 4], counts[:, 74] = 1, 3
     constants.counts, constants.left = counts, np.array([4.0, 4.4, 3.6])
@@ -457,7 +459,7 @@ def test_an_error_of_a_part_of_the_elements_is_told_per_atom_of_all() -> None:
 
 
 def test_references_that_one_composition_does_not_tell_apart_stay() -> None:
-    constants = _Constants(Scaling(elements=[4, 74]))
+    constants = EnergyConstants(Scaling(elements=[4, 74]))
     counts = np.zeros((9, 119))
     counts[:, 4], counts[:, 74] = 1, 2
     constants.counts, constants.left = counts, np.full(9, -100.0)
@@ -609,7 +611,7 @@ def _counts(*formulas: str) -> np.ndarray:
 )
 def test_replayed_energies_stay_where_new_ones_let_them(replayed: list[str], new: list[str], warned: str) -> None:
     trained = Scaling(elements=[1, 6, 8], references={"H": -13.0, "C": -1000.0, "O": -2000.0})
-    constants = _Constants(copy.deepcopy(trained))
+    constants = EnergyConstants(copy.deepcopy(trained))
     constants.scaling.references[[1, 6, 8]] -= 1000.0  # as a fit of one common value
     before = _counts(*new) @ constants.scaling.references.numpy()
     said = constants.keep(_counts(*replayed), _counts(*new), trained)

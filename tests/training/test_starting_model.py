@@ -20,8 +20,8 @@ from denskit.data.config import References, SplitConfig
 from denskit.data.readers.shards import ShardFile, write_shard
 from denskit.data.structure_arrays import StructureArrays
 from denskit.evaluation.evaluate import evaluate
+from denskit.models.fitted_scaling import fit_scaling
 from denskit.models.model_file import load_model
-from denskit.models.scaling import fit_scaling
 from denskit.runtime.processes import join_processes
 from denskit.tasks import build_task
 from denskit.training import starting_model as initial

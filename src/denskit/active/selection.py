@@ -18,7 +18,7 @@ from denskit.active.frames import Look, look_at, read_frames
 from denskit.data.base import evenly
 from denskit.data.frames import exact_extxyz
 from denskit.data.writing import plain
-from denskit.evaluation.evaluate import run_data
+from denskit.evaluation.judged_structures import run_data
 from denskit.evaluation.novelty import nearest_distance, novelty
 from denskit.files import atomic_write, new_frames_file
 from denskit.models.base import ForceField

@@ -14,7 +14,8 @@ import torch
 
 from denskit.batch import System
 from denskit.data.base import Source, collate, evenly
-from denskit.evaluation.evaluate import Kept, Models, load_predictor, source_of
+from denskit.evaluation.evaluate import Kept, load_predictor
+from denskit.evaluation.judged_structures import Models, source_of
 from denskit.evaluation.novelty import radial_novelty
 from denskit.files import atomic_write
 from denskit.models.prediction import Predictor, predict_each

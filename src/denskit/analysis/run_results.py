@@ -15,7 +15,8 @@ from denskit.data.loading import read_file
 from denskit.data.readers.formats import is_read_by_ase
 from denskit.data.writing import Originals
 from denskit.evaluation.denoising import Corrupted, Recovery, corrupt, denoise
-from denskit.evaluation.evaluate import load_force_field, reading, run_data
+from denskit.evaluation.evaluate import load_force_field
+from denskit.evaluation.judged_structures import reading, run_data
 from denskit.files import sha256_of
 from denskit.models.model_file import read_header
 from denskit.reading.documents import read_json

@@ -48,7 +48,8 @@ def bench(
     import torch
 
     from denskit.data.base import evenly
-    from denskit.evaluation.evaluate import load_force_field, source_of
+    from denskit.evaluation.evaluate import load_force_field
+    from denskit.evaluation.judged_structures import source_of
     from denskit.models.execution import Execution
     from denskit.models.prediction import batches
     from denskit.runtime.threads import threads_evaluating, threads_for
@@ -92,7 +93,7 @@ def bench(
 
 def _trainer(run: Path, kernels: str, device: str) -> Trainer:
     """The training of a run at its beginning; its folder is not written to."""
-    from denskit.evaluation.evaluate import run_data
+    from denskit.evaluation.judged_structures import run_data
     from denskit.runtime.processes import join_processes
     from denskit.training.fitted_settings import fit_model_to_data
     from denskit.training.load_config import load_config

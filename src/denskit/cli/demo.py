@@ -37,8 +37,9 @@ def demo(
     Example:  denskit demo --output runs/demo
     """
     from denskit.cli.study_work import train_and_report
-    from denskit.evaluation.study.config import load_study, runs_of, write_study
+    from denskit.evaluation.study.config import load_study, write_study
     from denskit.evaluation.study.running import StudyFolder
+    from denskit.evaluation.study.runs import runs_of
     from denskit.runtime.threads import cores
 
     study = load_study("demo")
@@ -73,7 +74,7 @@ def _judge(study: StudyConfig, folder: StudyFolder) -> None:
     """Plot both runs on one page, print the comparison, and exit with 1 where a run learnt nothing."""
     from denskit.analysis.judged import predictions_of
     from denskit.analysis.plots import plot_overview
-    from denskit.evaluation.study.config import runs_of
+    from denskit.evaluation.study.runs import runs_of
 
     runs = {run.variant: run for run in runs_of(study)}
     results = {variant: json.loads(folder.result(run).read_text("utf-8")) for variant, run in runs.items()}

@@ -57,7 +57,7 @@ def show_discovery(
     from denskit.evaluation.conductivities import KnownConductivities
     from denskit.evaluation.convex_hull import ConvexHull
     from denskit.evaluation.discovery import RESULT, TABLE, Materials, discover_into, rmsd_function
-    from denskit.evaluation.evaluate import source_of
+    from denskit.evaluation.judged_structures import source_of
     from denskit.runtime.device import choose_device
     from denskit.simulation.potential import Potential
     from denskit.simulation.relaxation.folder import RelaxationFolder

@@ -159,7 +159,8 @@ def _judge(
 ) -> None:
     """Errors of energy, forces and stress: the table and its files."""
     from denskit.evaluation.evaluate import evaluate as evaluate_model
-    from denskit.evaluation.evaluate import evaluate_splits, is_own
+    from denskit.evaluation.evaluate import evaluate_splits
+    from denskit.evaluation.judged_structures import is_own
     from denskit.files import new_file, output_folder
     from denskit.runtime.processes import join_processes
     from denskit.runtime.progress import progress_bar
@@ -229,7 +230,7 @@ def _kept(finished: dict[str, dict[str, float]], sets: dict[str, str], file: Pat
 
 def _read(models: list[Path], sets: dict[str, str], data: dict[str, Any]) -> dict[str, Any]:
     """The structures of files by name; which fields and units were read goes to standard error."""
-    from denskit.evaluation.evaluate import read_structures
+    from denskit.evaluation.judged_structures import read_structures
 
     read = {name: read_structures(models, path, data) for name, path in sets.items()}
     for message in (message for _, said in read.values() for message in said):

@@ -145,7 +145,7 @@ def _changed(scaling: Scaling, elements: str | None, references: Path | None) ->
 def _scaling_of(data: Path) -> Scaling:
     """The published training's normalisation, from the published split of its data."""
     from denskit.data import DataConfig, load_data
-    from denskit.models.scaling import fit_scaling
+    from denskit.models.fitted_scaling import fit_scaling
 
     loaded = load_data(DataConfig(name="md17", path=str(data), references="mean"), seed=1)
     scaling, messages = fit_scaling(loaded.train, references="mean", scale="energy_std", gradient_forces=True)

@@ -225,7 +225,7 @@ def _read_records(model: Path, file: Path, index: str) -> list[Atoms]:
     from denskit.data.readers.folders import read_warned
     from denskit.data.readers.formats import open_unchecked
     from denskit.data.writing import plain
-    from denskit.evaluation.evaluate import reading
+    from denskit.evaluation.judged_structures import reading
 
     source = read_warned(file, reading(model, file), open_unchecked)  # its messages are about labels
     found: Any

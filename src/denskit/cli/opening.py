@@ -44,7 +44,7 @@ def open_structures(model: Path, file: Path, data: dict[str, Any]) -> Source:
     from denskit.data.overlaps import geometry_warnings
     from denskit.data.readers.folders import read_given
     from denskit.data.readers.formats import open_unchecked, require_keys
-    from denskit.evaluation.evaluate import reading
+    from denskit.evaluation.judged_structures import reading
 
     source, said = read_given(file, reading(model, file, data), open_unchecked)
     require_keys(data, source)

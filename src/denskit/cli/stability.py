@@ -56,7 +56,7 @@ def stability(
 
       denskit stability runs/mine rmd17_ethanol.extxyz --time 300 -o stability
     """
-    from denskit.evaluation.evaluate import source_of
+    from denskit.evaluation.judged_structures import source_of
     from denskit.simulation.stability.protocol import StudySettings
 
     if output is None and not model.is_dir():

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.table import Column
 
 from denskit.cli.options import refuse
 from denskit.cli.output import give, show_table
+
+if TYPE_CHECKING:
+    from denskit.evaluation.study.config import StudyConfig
+    from denskit.evaluation.study.running import StudyFolder
 
 Overrides = Annotated[
     list[str] | None,
@@ -73,37 +77,49 @@ def study(
         raise ValueError("--hours and --frames shape the study that --question writes; a study file says its own steps")
     refuse(((task is not None) + slurm + dry_run > 1, "--task, --slurm and --dry-run are different work; give one"))
     from denskit.cli import study_work as work
-    from denskit.evaluation.study.config import file_name, find_run
-    from denskit.evaluation.study.running import StudyFolder, train_and_judge
+    from denskit.evaluation.study.config import file_name
+    from denskit.evaluation.study.running import StudyFolder
     from denskit.runtime.threads import cores
 
     folder = StudyFolder(output or Path("runs") / f"study-{file_name(Path(file).stem)}")
-    processes = processes or cores()
     if question is not None:
         source, chosen = work.study_of_question(
-            Path(file), folder, frames, hours, processes, overrides or [], dry_run=dry_run
+            Path(file), folder, frames, hours, processes or cores(), overrides or [], dry_run=dry_run
         )
     else:
         source, chosen = work.study_of_file(file, folder, overrides or [], trial=trial, dry_run=dry_run)
-    run = None if task is None else find_run(chosen, task)
-    if run is not None and trial:
-        work.write_trial(chosen, run, folder)
-    elif run is not None:
-        if folder.finished(chosen, run):
-            typer.echo(f"{run.label}, seed {run.seed}: finished, nothing to do")
-        train_and_judge(chosen, run, folder, progress=True)
+    if task is not None:
+        _one_run(chosen, task, folder, trial=trial)
     elif slurm:
         typer.echo(work.slurm_script(chosen, source, folder))
     else:
         try:
-            work.train_and_report(chosen, source, folder, processes, dry_run=dry_run, asked=question is not None)
+            work.train_and_report(
+                chosen, source, folder, processes or cores(), dry_run=dry_run, asked=question is not None
+            )
         finally:
             if source == folder.draft:
                 source.unlink(missing_ok=True)
 
 
+def _one_run(study: StudyConfig, name: str, folder: StudyFolder, *, trial: bool) -> None:
+    """Train and judge one run of a study, or time a few steps of it."""
+    from denskit.cli.study_work import write_trial
+    from denskit.evaluation.study.running import train_and_judge
+    from denskit.evaluation.study.runs import find_run
+
+    run = find_run(study, name)
+    if trial:
+        write_trial(study, run, folder)
+        return
+    if folder.finished(study, run):
+        typer.echo(f"{run.label}, seed {run.seed}: finished, nothing to do")
+    train_and_judge(study, run, folder, progress=True)
+
+
 def _list() -> None:
-    from denskit.evaluation.study.config import load_study, runs_of
+    from denskit.evaluation.study.config import load_study
+    from denskit.evaluation.study.runs import runs_of
     from denskit.presets import study_names
 
     studies = {name: load_study(name) for name in study_names()}

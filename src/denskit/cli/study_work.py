@@ -23,9 +23,10 @@ from denskit.data.readers.formats import is_there
 from denskit.evaluation.study import question, timing
 from denskit.evaluation.study.collect import collect
 from denskit.evaluation.study.committees import committees_of, require_one_split
-from denskit.evaluation.study.config import StudyConfig, StudyRun, changed, file_name, load_study, runs_of, write_study
+from denskit.evaluation.study.config import StudyConfig, changed, file_name, load_study, write_study
 from denskit.evaluation.study.data import problems_of, require_settings
 from denskit.evaluation.study.running import StudyFolder, run_all
+from denskit.evaluation.study.runs import StudyRun, runs_of
 from denskit.evaluation.study.tables import as_rich, write_tables
 from denskit.files import locked, write_json
 from denskit.runtime.device import gpus_to_share

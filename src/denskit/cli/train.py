@@ -91,7 +91,7 @@ def train(
         _give(Path(config.output))
         return
 
-    from denskit.evaluation.evaluate import has_test
+    from denskit.evaluation.judged_structures import has_test
     from denskit.training.run import train as train_model
 
     run = train_model(config, resume=resume, progress=True)
@@ -146,8 +146,9 @@ def _give(run: Path) -> None:
 
 def _planned(config: RunConfig) -> tuple[dict[str, Any], str]:
     """Settings as the data decide them, warnings and the cost in words; as given where the data are not there."""
-    from denskit.training.checks import hints_before, warnings_before
+    from denskit.training.checks import warnings_before
     from denskit.training.forecast import forecasts_of
+    from denskit.training.hints import hints_before
 
     try:
         found, larger = forecasts_of(config, (1, 10), _say)

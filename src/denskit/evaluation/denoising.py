@@ -16,7 +16,8 @@ import torch
 
 from denskit.batch import Batch, System, Targets
 from denskit.data.base import Source, collate
-from denskit.evaluation.evaluate import Kept, Split, load_force_field, source_of
+from denskit.evaluation.evaluate import Kept, Split, load_force_field
+from denskit.evaluation.judged_structures import source_of
 from denskit.models.base import ForceField
 from denskit.models.prediction import batches
 from denskit.random import keys_for

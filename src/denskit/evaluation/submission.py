@@ -19,7 +19,8 @@ import torch
 
 from denskit.batch import System
 from denskit.data.base import Source
-from denskit.evaluation.evaluate import Models, load_predictor, source_of
+from denskit.evaluation.evaluate import load_predictor
+from denskit.evaluation.judged_structures import Models, source_of
 from denskit.files import atomic_write, new_file
 from denskit.models.prediction import Predictor, batches
 from denskit.reading.arrays import read_npz

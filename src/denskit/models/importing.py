@@ -42,7 +42,7 @@ def import_checkpoint(
         path: of Equiformer (MD17), EquiformerV2, EquiformerV3, eSCN or eSEN (OCP, fairchem 1), with or without DeNS.
         scaling: units of the model; default: those in the file.  Equiformer's files have none; its units are mean and
             standard deviation of the energies of the training frames, and their elements
-            (:func:`denskit.models.scaling.fit_scaling` with references="mean", scale="energy_std").
+            (:func:`denskit.models.fitted_scaling.fit_scaling` with references="mean", scale="energy_std").
         config: the architecture, or the published settings of the model (section ``model`` of its YAML); default: read
             from the file, for Equiformer from the shapes of its tensors, which do not show ``rescale_degree``.
 

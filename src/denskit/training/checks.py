@@ -1,107 +1,28 @@
-"""Warnings: settings that are probably mistakes, and errors that mean that a training failed; hints.
+"""Warnings before a training: settings that are probably mistakes.
 
 One function per check: it returns a message, or None.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
-
 import numpy as np
-import torch
 
-from denskit.batch import System
-from denskit.data.base import Source, collate, evenly
-from denskit.data.crowding import REACH
-from denskit.data.inspection.nearest import nearest_distances
+from denskit.data.base import collate
 from denskit.data.periodicity import mostly_crystals
-from denskit.models.model_file import read_header
 from denskit.random import keys_for
 from denskit.tasks import CellDeNSConfig, DenoisingConfig, DeNS, DeNSConfig
-from denskit.training.fitted_denoising import FEW_EPOCHS, MOLECULAR, SMALL_BATCH, few_epochs_of, paying_epochs
-from denskit.training.run_folder import model_file
-from denskit.training.schedule import Schedule
-from denskit.training.settings import RunConfig
+from denskit.training.fitted_denoising import FEW_EPOCHS, SMALL_BATCH
+from denskit.training.planned import PlannedTraining
 
-SAMPLE = 64  # training structures that are checked
 LARGE_RATE = 0.05  # AdamW: about the change of each weight in a step, and weights are about 0.1
 OVERLAP = 0.25  # of the shortest distance: noise that brings two corrupted atoms within half of it in one case of six
 RELAXED = 0.05  # eV/Å, root mean square over the free atoms of a structure: the end of a relaxation
 MANY_EPOCHS, FEW_STRUCTURES = 1500, 100  # 50 frames of ethanol: errors rise by 6 % from 1,000 to 2,000 epochs
-FEW_MOLECULES = 200  # structures of molecules up to which DeNS was measured to pay: 25 to 200 of ethanol
-MEASURED_RATE = 1e-3  # learning rate of the studies in which DeNS was seen to pay
-SLOW_EPOCHS = 1000  # 50 of ethanol, weight 20, so many epochs: half of that rate was as good; 2,140: better by 8 %
-GAINING_EPOCHS = 1667  # 100 frames of ethanol: twice 833, which gains another 10 % with DeNS
 PUBLISHED_EPOCHS = 1500  # of the paper's runs on MD17
-OVERFITTED = 3.0  # validation to training error of the forces: 3 to 91 where DeNS gained, 1.8 to 2.7 where not
 SMALL_DATA = 10_000  # structures; with two million the paper gains within 12 epochs
 _RULES = ("corruption_ratio", "partial", "min_atoms", "max_force", "max_corrupted_share")  # of DeNS, for structures
-STUCK, STUCK_EPOCHS, STUCK_STEPS = 0.97, 5, 500  # error of training forces to that of none; MPtrj: 0.99 to epoch 13
-SAME = 0.01  # Å between the nearest distances of atoms of one element; 0.18 in bcc metals at 300 K
 CRYSTAL_EPOCHS = 300  # of 16 cells of bcc metals at 300 K: longer than until DeNS was ahead at 1e-3
 COMPARE = "; compare with task=energy_forces: denskit study FILE --question dens"  # which a study leaves out
-FLOOR = 20.0  # meV/Å or meV: labels that are smaller on average measure no error
-
-
-@dataclass(frozen=True)
-class PlannedTraining:
-    """A training before its first step."""
-
-    config: RunConfig
-    schedule: Schedule
-    source: Source  # training structures
-    valid: int = 0  # validation structures
-
-    @property
-    def epochs(self) -> float:
-        """Length of the training."""
-        return self.schedule.total_steps / self.schedule.steps_per_epoch
-
-    @property
-    def fresh(self) -> bool:
-        """Whether it starts from random weights."""
-        return self.config.training.init_from is None
-
-    @cached_property
-    def systems(self) -> list[System]:
-        """Evenly spaced training structures."""
-        return list(evenly(self.source, SAMPLE))
-
-    @cached_property
-    def on_sites(self) -> bool:
-        """Whether the atoms of most structures are on the sites of a lattice."""
-        return 2 * sum(map(on_lattice_sites, self.systems)) > len(self.systems)
-
-    @property
-    def hot_crystals(self) -> bool:
-        """Whether most structures are crystals, and the atoms of most displaced from the sites of a lattice."""
-        return mostly_crystals(self.systems) and not self.on_sites and self.shortest_distance > MOLECULAR
-
-    @cached_property
-    def shortest_distance(self) -> float:
-        """Between two atoms of these structures, Å; the cutoff where none are nearer."""
-        shortest = self.config.model.cutoff
-        for system in self.systems:
-            vectors = self.config.model.with_neighbors(collate([system], torch.float64)[0]).edge_vectors()
-            shortest = min([shortest, *torch.linalg.vector_norm(vectors, dim=-1).tolist()])
-        return shortest
-
-
-def on_lattice_sites(system: System) -> bool:
-    """Whether the atoms of each element are equally far from their nearest neighbours, as on the sites of a lattice."""
-    try:
-        distance, _ = nearest_distances(system, REACH)
-    except ValueError:  # a cell that is no crystal's
-        return False
-    numbers = system.atomic_numbers
-    return bool(np.isfinite(distance).all()) and all(np.ptp(distance[numbers == z]) < SAME for z in np.unique(numbers))
-
-
-def _few(planned: PlannedTraining) -> int:
-    return few_epochs_of(planned.config.training.batch_size)
 
 
 def _ahead(batch_size: int) -> str:
@@ -113,145 +34,6 @@ def warnings_before(planned: PlannedTraining) -> list[str]:
     """Warnings before the first step."""
     found = (check(planned) for check in CHECKS)
     return [f"warning: {message}" for message in found if message is not None]
-
-
-def hints_before(planned: PlannedTraining) -> list[str]:
-    """Hints before the first step: settings that were measured to be better."""
-    checks = (
-        gentler_on_trained, denoising_pays, gentler_on_crystals, denoising_longer, denoising_faster,
-        long_validations,
-    )  # fmt: skip
-    found = (check(planned) for check in checks)
-    return [f"hint: {message}" for message in found if message is not None]
-
-
-def gentler_on_trained(planned: PlannedTraining) -> str | None:
-    """A trained model that goes on at the learning rate of its own training."""
-    training = planned.config.training
-    if training.init_from is None:
-        return None
-    try:
-        about = read_header(model_file(training.init_from))["metadata"]
-    except (FileNotFoundError, ValueError):  # it may be gone when the run is resumed
-        return None
-    rate = about.get("run", {}).get("training", {}).get("lr", 0.0)
-    if not rate or training.lr < rate:
-        return None
-    return (
-        f"training.lr={training.lr:g} is the rate of a fresh training ({training.init_from} had {rate:g}), and forgets "
-        f"what the model knows; a third to a tenth is usual, such as training.lr={rate / 5:.1g}"
-    )
-
-
-def denoising_pays(planned: PlannedTraining) -> str | None:
-    """Few structures with forces, trained for long without denoising."""
-    config, size = planned.config, len(planned.source)
-    if isinstance(config.task, DenoisingConfig) or not planned.fresh or size > FEW_MOLECULES:
-        return None
-    if any(system.pbc.any() for system in planned.systems):  # no periodic data are known where it paid so
-        return None
-    paying = paying_epochs(config.training.batch_size)
-    if not paying <= planned.epochs < MANY_EPOCHS or (_force_rms(planned) < RELAXED).any():
-        return None
-    small = "; on 50 of ethanol in batches of 4 by 10 % [8, 12], at 5e-4 in equal time by 15 % (one seed)"
-    small *= config.training.batch_size <= SMALL_BATCH
-    return (
-        f"{planned.epochs:,.0f} epochs of {size} structures: at such lengths task=dens training.lr=1e-3 lowered the "
-        "force error in 16 of 18 pairs of trainings (25 to 200 structures of ethanol, 50 of aspirin and of 3BPA, "
-        f"batches of 8; by 7 % on average{small}; a step takes a fifth longer). At 5e-4, the better rate there without "
-        "it, 25 of ethanol gained nothing, and structures unlike the training's gain less, or lose. On your data: "
-        "denskit study FILE --question dens, with tests.hot=FILE for such structures"
-    )
-
-
-def gentler_on_crystals(planned: PlannedTraining) -> str | None:
-    """Few crystals with displaced atoms at a learning rate at which such ended worse, with DeNS and without."""
-    model, lr, size = planned.config.model, planned.config.training.lr, len(planned.source)
-    if model.name != "equiformer" or model.forces != "gradient":  # others were not measured
-        return None
-    if lr < MEASURED_RATE or not planned.fresh or size > FEW_STRUCTURES or planned.epochs < CRYSTAL_EPOCHS:
-        return None
-    if not planned.hot_crystals or (_force_rms(planned) < RELAXED).any():
-        return None
-    return (
-        f"training.lr={lr:g} for {planned.epochs:,.0f} epochs of {size} crystals with displaced atoms: 16 cells of bcc "
-        "metals at 300 K ended with a force error of 23.0 meV/Å at 5e-4 and 25.4 at 1e-3, at 1,000 and 2,000 K with "
-        "314 and 364; task=dens lowered it at 1e-3, and no further at 5e-4 (equiformer, one seed of both rates); "
-        "training.lr=5e-4"
-    )
-
-
-def _dens_of_molecules(planned: PlannedTraining) -> bool:
-    """Whether a new model is trained with DeNS on molecules."""
-    dens = isinstance(planned.config.task, DeNSConfig) and planned.fresh
-    return dens and not any(system.pbc.any() for system in planned.systems)
-
-
-def denoising_longer(planned: PlannedTraining) -> str | None:
-    """DeNS on few molecules for a length at which it was still gaining."""
-    size = len(planned.source)
-    few = FEW_STRUCTURES <= size <= 2 * FEW_STRUCTURES and _few(planned) <= planned.epochs < GAINING_EPOCHS
-    if not (few and _dens_of_molecules(planned)):
-        return None
-    return (
-        f"{planned.epochs:,.0f} epochs of {size} structures with DeNS: on 100 structures of ethanol 1,667 epochs "
-        "instead of 833 lowered the force error from 18.8 to 17.0 meV/Å with DeNS, and from 20.5 to 19.6 without "
-        "(three seeds, radial functions from 0 Å); "
-        f"training.max_steps={GAINING_EPOCHS * planned.schedule.steps_per_epoch}"
-    )
-
-
-def denoising_faster(planned: PlannedTraining) -> str | None:
-    """DeNS on few molecules at a learning rate below the measured ones, for no more epochs than these had."""
-    lr = planned.config.training.lr
-    if lr >= MEASURED_RATE or len(planned.source) > FEW_MOLECULES:
-        return None
-    if not (_few(planned) <= planned.epochs < SLOW_EPOCHS and _dens_of_molecules(planned)):
-        return None
-    return (
-        f"training.lr={lr:g} for {planned.epochs:,.0f} epochs with DeNS, which was measured to pay at 1e-3: 844 epochs "
-        "of 50 structures of aspirin left a force error of 54.8 meV/Å at 5e-4, 50.1 at 1e-3 (one seed); "
-        "training.lr=1e-3"
-    )
-
-
-def long_validations(planned: PlannedTraining) -> str | None:
-    """Validations that judge more structures than the steps train on, each of which takes about half the time."""
-    training, count = planned.config.training, planned.schedule.validations()
-    judged = min(planned.valid, training.evaluate_structures or planned.valid)
-    trained = planned.schedule.total_steps * training.batch_size
-    fewer = max(10, trained // (8 * max(count, 1)))
-    ways = [f"training.evaluate_structures={fewer} judges fewer"] if fewer < judged else []
-    if count > 1:
-        ways.append(f"a longer training.evaluate_every (now {training.evaluate_every}) judges less often")
-    if not (count * judged > trained and ways):
-        return None
-    return (
-        f"the structures that validations judge ({count:,} times {judged:,}) are more than the steps train on "
-        f"({trained:,}), and may take most of the time; {', '.join(ways)}"
-    )
-
-
-def hint_after(row: Mapping[str, float], planned: PlannedTraining) -> str | None:
-    """After the last step of a training without denoising, where its model overfits.
-
-    ``row``: the last of metrics.csv.  Where DeNS was measured to pay, validation errors were three times the training
-    errors or more.
-    """
-    config, size = planned.config, len(planned.source)
-    trained, valid = (row.get(f"{part}_forces_mae_meV_per_A", math.nan) for part in ("train", "valid"))
-    denoises = isinstance(config.task, DenoisingConfig)
-    if denoises or not planned.fresh or size > SMALL_DATA or not valid >= OVERFITTED * trained > 0:
-        return None
-    if np.mean(_force_rms(planned) < RELAXED) > 0.5:
-        return None  # small errors of forces that are zero are no sign of overfitting
-    return (
-        f"the forces of validation structures have {valid / trained:.0f} times the error of training structures: more "
-        "structures help, and so may task=dens: on 100 structures of ethanol, with 8 times, it lowered the force error "
-        "by 8 % (three seeds); on 50 structures of alloys, with 1.8 to 2.7 times, it did not. On your data: denskit "
-        "study FILE --question dens. The mean of two or three models of other seeds gains, too (denskit evaluate "
-        "--committee)"
-    )
 
 
 def learning_rate(planned: PlannedTraining) -> str | None:
@@ -322,7 +104,7 @@ def denoising_at_equilibrium(planned: PlannedTraining) -> str | None:
     """DeNS on structures without forces."""
     if not isinstance(planned.config.task, DeNSConfig):
         return None
-    rms = _force_rms(planned)
+    rms = planned.force_rms
     if np.mean(rms < RELAXED) <= 0.5:
         return None
     return (
@@ -349,16 +131,10 @@ def denoising_few_crystals(planned: PlannedTraining) -> str | None:
     )
 
 
-def _force_rms(planned: PlannedTraining) -> np.ndarray:
-    """Root mean square force (eV/Å) over the free atoms of each structure of the sample."""
-    forces = [np.zeros(3) if s.forces is None else s.forces[~s.fixed] for s in planned.systems]
-    return np.array([np.sqrt((f**2).sum(-1).mean()) if f.size else 0.0 for f in forces])
-
-
 def few_epochs(planned: PlannedTraining) -> str | None:
     """DeNS in a training shorter than its break-even point."""
     config, schedule = planned.config, planned.schedule
-    size, fewest = len(planned.source), _few(planned)
+    size, fewest = len(planned.source), planned.few_epochs
     short = planned.epochs < fewest
     if short and planned.epochs >= CRYSTAL_EPOCHS and planned.hot_crystals:
         return None  # where it was ahead
@@ -453,64 +229,3 @@ CHECKS = (
     denoising_few_crystals, few_epochs, many_epochs, unused_stress, untrained_stress, slow_layers,
     without_effect, length,
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Measure:
-    """An error that judges a training, relative to a constant prediction for all structures."""
-
-    label: str
-    error: str  # its name in a row of metrics.csv, after train_ or valid_
-    unit: str
-    relative: str
-    naive: str  # prediction
-    poor: float  # untrained models have 1 to 1.5 (forces) and 1 to 50 (energy)
-    failed: float  # diverged models have 10 to 4000
-
-
-MEASURES = (
-    Measure("forces", "forces_mae_meV_per_A", "meV/Å", "forces_mae_relative_to_zero", "no forces", 2.0, 10.0),
-    Measure("energy", "energy_mae_meV", "meV", "energy_mae_relative_to_mean", "the mean energy", 50.0, 1000.0),
-)
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Judgement of a training by its errors."""
-
-    message: str
-    failed: bool  # the model is worse than an untrained one
-
-
-def verdict_on(row: Mapping[str, float], config: RunConfig) -> Verdict | None:
-    """Judge a row of metrics.csv by its validation errors, else by its training errors; None: no problem."""
-    split, where = "train", "in training"
-    if any(name.startswith("valid_") for name in row):
-        split, where = "valid", "on the validation split"
-    for measure in MEASURES:
-        error, relative = row.get(f"{split}_{measure.error}"), row.get(f"{split}_{measure.relative}")
-        if error is None or relative is None or getattr(config.task, f"{measure.label}_weight") == 0:
-            continue
-        ratio = min(relative, error / FLOOR)
-        if not ratio <= measure.poor:  # or NaN
-            message = (
-                f"the error of {measure.label} {where} is {error:.4g} {measure.unit}, {relative:.3g} times that of "
-                f"predicting {measure.naive}"
-            )
-            return Verdict(message, failed=not ratio <= measure.failed)
-    return None
-
-
-def learns_nothing(row: Mapping[str, float], config: RunConfig) -> str | None:
-    """Forces of the training structures that are still as wrong as none, so that the model will hardly learn them."""
-    measure = MEASURES[0]
-    error, relative = row.get(f"train_{measure.error}", 0.0), row.get(f"train_{measure.relative}", 0.0)
-    if row.get("epoch", 0) < STUCK_EPOCHS or row.get("step", 0) < STUCK_STEPS or error < FLOOR or relative < STUCK:
-        return None
-    if config.task.forces_weight == 0:
-        return None
-    return (
-        f"after {row['epoch']} epochs the forces of the training structures are as wrong as no forces ({error:.4g} "
-        f"{measure.unit}): this model may never learn them. Begin again with a lower training.lr, now "
-        f"{config.training.lr:g}: 227 structures of MPtrj were learned with 5e-4, and with 1e-3 late or not at all"
-    )

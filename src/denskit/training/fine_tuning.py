@@ -7,45 +7,36 @@ elements that it knows, unless the settings ask for others.  Fits are to the res
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
-from ase.data import atomic_numbers, chemical_symbols
-from scipy.linalg import null_space
-from torch import Tensor
 
-from denskit.batch import MAX_ATOMIC_NUMBER, System
 from denskit.data import LoadedData
-from denskit.data.base import Source, Subset, evenly, spaced
-from denskit.data.config import References
+from denskit.data.base import Source, evenly
 from denskit.models import build_force_field
 from denskit.models.base import ForceField
-from denskit.models.composition_span import Composition, counts_of, formula, independent
-from denskit.models.config import ModelConfig
+from denskit.models.composition_span import counts_of
+from denskit.models.fitted_scaling import Statistics, describe
 from denskit.models.model_file import load_model
-from denskit.models.prediction import batches
-from denskit.models.reference_fit import fit_references
-from denskit.models.scaling import Scaling, Statistics, describe, listed, mean_of_given, rows_to_fit
-from denskit.runtime.memory import memory_named
-from denskit.settings import ON_FINE_TUNING, marked
+from denskit.models.scaling import Scaling
+from denskit.training.energy_constants import (
+    ELSEWHERE,
+    EnergyConstants,
+    compositions_in,
+    moved_energies,
+    right_compositions,
+)
 from denskit.training.parts import freeze
 from denskit.training.replay import old_structures
 from denskit.training.run_folder import model_file
 from denskit.training.settings import FixedScale, RunConfig
+from denskit.training.trained_weights import start_new_elements, take_weights, weights_of, weights_of_heads
 
 COMPARED = 64  # structures that are predicted before training
 FITTED = 300  # the same where references are fitted to the residuals
 HOLDERS = 20  # of each new element that are among them
-OFFSET = 0.1  # eV an atom between labels and predictions that is worth a warning
-ELSEWHERE = 2.0  # eV an atom: total energies of another kind, which no training of the weights can bridge
-_SAME_ENERGY = 1e-4  # eV of a structure
-_NOTHING = 1e-9  # of an energy of one eV for each element
-_NAMED = 3  # compositions in a message
-_PERIODS = (0, 2, 10, 18, 36, 54, 86, 118)  # atomic numbers at which periods end
 
 
 def fine_tuned(
@@ -76,12 +67,12 @@ def fine_tuned(
     ]
     force_field.new_elements = tuple(new)
     if training.frozen:
-        fresh = _weights(force_field).keys() - _weights(trained).keys()
-        fresh |= _weights_of_heads(force_field, training.fresh_heads)
+        fresh = weights_of(force_field).keys() - weights_of(trained).keys()
+        fresh |= weights_of_heads(force_field, training.fresh_heads)
         messages.append(freeze(force_field, training.frozen, fresh))
 
     force_field.to(device)
-    constants = _Constants(scaling)
+    constants = EnergyConstants(scaling)
     constants.take(references, found, training.scale)
     if references == "fit":
         constants.start_from_atoms(found)
@@ -102,11 +93,11 @@ def fine_tuned(
     messages += constants.correct(references, found.elements, new, training.scale)
     earlier = counts_of(trained.scaling.compositions)
     if references == "fit" and training.replay is not None:
-        replayed = _compositions_in(evenly(old_structures(config)[0], FITTED))
+        replayed = compositions_in(evenly(old_structures(config)[0], FITTED))
         atoms = counts_of([{symbol: 1} for symbol in found.atoms])
         messages += constants.keep(replayed, np.concatenate([found.fitted, atoms]), trained.scaling)
         earlier = np.concatenate([earlier, replayed])
-    scaling.compositions = _compositions(trained.scaling, scaling, found, references, earlier)
+    scaling.compositions = right_compositions(trained.scaling, scaling, found, references, earlier)
     if float(scaling.energy_shift):
         scaling.set_binding({})
     if found.atoms:
@@ -116,7 +107,7 @@ def fine_tuned(
         messages.append(said)
         constants.predict(force_field, measured, COMPARED, rare, config)  # broken bonds may have other energies now
     if not fresh_energies:
-        messages += _moved(trained.scaling.to_dict(), scaling.to_dict(), origin)
+        messages += moved_energies(trained.scaling.to_dict(), scaling.to_dict(), origin)
         messages += constants.compare(new, references)
     return force_field, [*messages, describe(scaling, references if isinstance(references, str) else "given")]
 
@@ -146,343 +137,3 @@ def _charges(trained: Scaling, found: Statistics) -> list[float] | None:
     both = {*trained.charges, *found.total_charges}
     silent = both and not (trained.charges and found.total_charges)
     return sorted(both | {0.0} if silent else both)
-
-
-def _compositions_in(structures: Iterable[System]) -> np.ndarray:
-    """Different compositions [C, 119] of structures but isolated atoms, atoms by atomic number."""
-    bound = [system.atomic_numbers for system in structures if not system.is_isolated]
-    counts = [np.bincount(numbers, minlength=MAX_ATOMIC_NUMBER + 1) for numbers in bound]
-    return np.unique(np.array(counts).reshape(len(counts), MAX_ATOMIC_NUMBER + 1), axis=0)
-
-
-def _compositions(
-    trained: Scaling, scaling: Scaling, found: Statistics, references: References, earlier: np.ndarray
-) -> list[Composition]:
-    """Compositions for whose combinations alone energies are known to be right; none: for all, or unknown.
-
-    ``earlier`` [C, 119]: compositions for which the trained model's were.
-    """
-    if float(scaling.energy_shift) and (references == "mean" or len(trained.compositions) < 2):
-        one = [found.composition] if found.composition is not None else []
-        return one if references == "mean" or one == trained.compositions else []
-    if references == "none" or isinstance(references, dict) or (references != "fit" and not trained.compositions):
-        return []
-    if references == "fit":  # it is right for the new structures, and where it moves no energy
-        moved = [_energy_of(scaling, row) - _energy_of(trained, row) for row in earlier]
-        earlier = earlier[np.abs(np.array(moved)) < _SAME_ENERGY]
-    return independent(np.concatenate([earlier, found.fitted]), len(scaling.elements))
-
-
-def _energy_of(scaling: Scaling, counts: np.ndarray) -> float:
-    """Energy (eV) of references and shift for atoms by atomic number [119]."""
-    return float(counts @ scaling.references.cpu().numpy()) + float(scaling.energy_shift)
-
-
-def _moved(before: Mapping[str, Any], after: Mapping[str, Any], origin: str) -> list[str]:
-    """Message: the change of the trained model's energies by new references and shift."""
-    symbols = [chemical_symbols[z] for z in before["elements"]]
-    old, new = before["references"], after["references"]
-    moved = {symbol: new.get(symbol, 0.0) - old.get(symbol, 0.0) for symbol in symbols}
-    moved = {symbol: energy for symbol, energy in moved.items() if energy != 0}
-    shift = after["energy_shift"] - before["energy_shift"]
-    if not moved and not shift:
-        return [f"references, shift and scale as in {origin}: energies of earlier structures stay as it predicts them"]
-    parts = [f"{listed(moved)} eV an atom"] * bool(moved) + [f"{shift:.4f} eV a structure"] * bool(shift)
-    return [f"scale as in {origin}, references not: energies of earlier structures move by {' and '.join(parts)}"]
-
-
-class _Constants:
-    """References and shift of a force field while they are adapted to new data."""
-
-    def __init__(self, scaling: Scaling) -> None:
-        self.scaling = scaling
-        self.counts = np.zeros((0, MAX_ATOMIC_NUMBER + 1))  # [S, 119] atoms of the structures that were predicted
-        self.left = np.zeros(0)  # [S] eV, labels minus predictions
-        self.typical = np.zeros(0, dtype=bool)  # [S] False: chosen for its rare elements, which say nothing of a mean
-
-    def take(self, references: References, found: Statistics, scale: FixedScale | str) -> None:
-        """Given numbers.  Raises ValueError where given references lack an element of the training structures."""
-        if isinstance(references, dict):
-            for symbol, energy in found.references(references, []).items():
-                self.scaling.references[atomic_numbers[symbol]] = energy
-            self.scaling.energy_shift.zero_()  # so that energies of all sizes add up
-        elif references == "none":
-            self.scaling.references.zero_()
-            self.scaling.energy_shift.zero_()
-        if isinstance(scale, FixedScale):
-            self.scaling.energy_shift.fill_(scale.energy_shift)
-
-    def start_from_atoms(self, found: Statistics) -> None:
-        """Move references as the energies of isolated atoms moved, where both are known of all elements of the data."""
-        symbols, binding = [chemical_symbols[z] for z in found.elements], self.scaling.binding_energies
-        if all(symbol in found.atoms and symbol in binding for symbol in symbols):
-            for z, symbol in zip(found.elements, symbols, strict=True):
-                self.scaling.references[z] = found.atoms[symbol] - binding[symbol]
-
-    def share_shift(self, references: References, known: list[int], new: list[int], config: ModelConfig) -> list[str]:
-        """Turn a constant of each structure into one of each known atom, where references are to be fitted.
-
-        With the constant they would be right for structures of one size alone.  Energies of structures with as many
-        atoms as the model was trained on do not change.
-        """
-        shift = float(self.scaling.energy_shift)
-        if shift == 0.0 or not (references == "fit" or (new and references == "trained")):
-            return []
-        said = f"the model's constant of {shift:.4f} eV a structure"
-        atoms = getattr(config, "average_atoms", None)
-        if atoms is not None and atoms != type(config).model_fields["average_atoms"].default:  # so it was measured
-            said += f" becomes {shift / atoms:.4f} eV an atom (it was trained on {atoms:g} a structure)"
-            self._add(known, np.full(len(known), shift / atoms))
-        elif not self.counts[:, known].any():
-            said += " is left out, since no structure has an element that it knows"
-        else:
-            return [
-                f"warning: {said} is right for structures of the size that it was trained on; energies of other sizes "
-                "will not add up"
-            ]
-        self.scaling.energy_shift.zero_()
-        self.left = self.left + shift
-        return [f"{said}, so that energies of all sizes add up"]
-
-    def are_elsewhere(self, new: list[int]) -> bool:
-        """Whether structures of known elements have energies that are far from the predicted ones."""
-        old = self._without(new)
-        per_atom = self.left[old] / self.counts[old].sum(axis=1)
-        return bool(old.any()) and float(np.median(np.abs(per_atom))) > ELSEWHERE  # a wrong label decides nothing
-
-    def predict(
-        self, force_field: ForceField, source: Source, most: int, rare: Iterable[int], config: RunConfig
-    ) -> None:
-        """Predict structures that have an energy, without isolated atoms of elements in the others.
-
-        At most ``most`` evenly spaced ones of the source, and those at the places ``rare``.
-        """
-        places = spaced(len(source), most)
-        extra = np.array(sorted({*rare} - {*places.tolist()}), dtype=np.int64)
-        typical = np.arange(len(places) + len(extra)) < len(places)
-        chosen = Subset(source, np.concatenate([places, extra]), source.name)
-        left: list[float] = []
-        labelled: list[System] = []
-        has: list[bool] = []
-        with torch.no_grad():
-            for systems, batch, targets in batches(force_field, chosen, config.training.evaluate_batch_size):
-                with memory_named(batch, "lower training.evaluate_batch_size"):
-                    energies = force_field.predict(batch, ("energy",))["energy"]
-                left += (targets.energy - energies)[targets.energy_mask].tolist()
-                has += [system.energy is not None for system in systems]
-                labelled += [system for system in systems if system.energy is not None]
-        counts = [np.bincount(system.atomic_numbers, minlength=MAX_ATOMIC_NUMBER + 1) for system in labelled]
-        table = np.array(counts).reshape(len(left), MAX_ATOMIC_NUMBER + 1)
-        kept = rows_to_fit(table, np.array([system.is_isolated for system in labelled], dtype=bool))
-        self.counts, self.left, self.typical = table[kept], np.array(left)[kept], typical[np.array(has, bool)][kept]
-        if not self.typical.any():  # none of the evenly spaced ones has an energy
-            self.typical[:] = True
-
-    def correct(
-        self, references: References, elements: list[int], new: list[int], scale: FixedScale | str
-    ) -> list[str]:
-        """Correct references and shift by the residuals; messages for the log."""
-        if not len(self.left):
-            if references in ("fit", "mean"):
-                raise ValueError(
-                    f"no training structure has an energy; references={references!r} cannot be fitted. Keep those of "
-                    "the trained model: data.references=trained"
-                )
-            return []
-        messages: list[str] = []
-        old = self._without(new)
-        all_new = references == "fit" and not old.any()
-        # where the compositions tell the energies of the elements apart
-        jointly = all_new and fit_references(self.counts[:, elements].astype(float), self.left).determined.all()
-        if jointly:
-            messages += self._fit("corrections of the references, fitted to the residuals", ~old, elements)
-        elif references == "fit" and old.any():  # structures without new elements tell most about the old ones
-            known = [z for z in elements if z not in new]
-            messages += self._fit("corrections of the references, fitted to the residuals", old, known)
-        if not old.all() and not jointly and references in ("trained", "fit"):
-            messages += self._fit("references of new elements, fitted to the residuals", ~old, new)
-        lacking = [z for z in new if not self.counts[:, z].any()]
-        if lacking and references in ("trained", "fit"):
-            symbols = " ".join(chemical_symbols[z] for z in lacking)
-            messages.append(
-                f"warning: no training structure with {symbols} has an energy, so its reference is 0 eV and energies "
-                "with it will be wrong; give data.references={H: ..., ...}"
-            )
-        if isinstance(scale, FixedScale):
-            return messages
-        if references == "mean":
-            shift = float(self.left[self.typical].mean())
-            self.scaling.energy_shift += shift
-            self.left = self.left - shift
-        elif isinstance(references, dict):
-            mean = float((self.left / self.counts.sum(axis=1))[self.typical].mean())
-            self._add([atomic_numbers[symbol] for symbol in references], np.full(len(references), mean))
-            messages.append(mean_of_given(mean))
-        return messages
-
-    def keep(self, replayed: np.ndarray, new: np.ndarray, trained: Scaling) -> list[str]:
-        """Of all references that are as right for the new structures take those that move no energy of replayed ones.
-
-        Compositions [C, 119] of these, and of the new structures with isolated atoms.  Where no references keep all of
-        the replayed ones, nothing changes, and a warning tells how far they move.
-        """
-        moved = np.array([_energy_of(self.scaling, row) - _energy_of(trained, row) for row in replayed])
-        if not np.abs(moved).max(initial=0.0) > _SAME_ENERGY:
-            return []
-        elements = np.flatnonzero(replayed.any(axis=0) | new.any(axis=0))
-        free = null_space(np.unique(new, axis=0)[:, elements])  # [K, free], changes that no new energy sees
-        effect = replayed[:, elements] @ free
-        effect[np.abs(effect) < _NOTHING] = 0.0  # rounding, which a solution would divide by
-        change = free @ np.linalg.lstsq(effect, -moved, rcond=_NOTHING)[0]
-        names = ", ".join(formula(row) for row in replayed[:_NAMED]) + ", ..." * (len(replayed) > _NAMED)
-        if np.abs(moved + replayed[:, elements] @ change).max() > _SAME_ENERGY:
-            return [
-                f"warning: energies of the replayed {names} move with the references, by up to "
-                f"{np.abs(moved).max():.4g} eV, and so do their labels"
-            ]
-        self._add(elements.tolist(), change)
-        return [
-            f"references that the new compositions leave free are those with which energies of {names} stay; new and "
-            "replayed structures are taken to be of one method"
-        ]
-
-    def _fit(self, name: str, rows: np.ndarray, elements: list[int]) -> list[str]:
-        fit = fit_references(self.counts[rows][:, elements].astype(np.float64), self.left[rows])
-        self._add(elements, fit.references)
-        symbols = [chemical_symbols[z] for z in elements]
-        found, whole = (
-            dict(zip(symbols, energies.tolist(), strict=True))
-            for energies in (fit.references, self.scaling.references[elements])
-        )
-        table, (about, *warnings) = f"{name}: {listed(found)} eV", fit.messages(whole)
-        if self.counts[rows].sum() > self.counts[rows][:, elements].sum():  # then it is no fit per atom of all
-            left = self.left[rows] / self.counts[rows].sum(axis=1)
-            about = f"{1000 * (left**2).mean() ** 0.5:.4g} meV an atom are left (rms of {rows.sum()} structures)"
-        return [table, about, *warnings]
-
-    def _without(self, elements: list[int]) -> np.ndarray:
-        """Which of the structures [S] have none of some elements."""
-        return np.asarray(~self.counts[:, elements].any(axis=1))
-
-    def _add(self, elements: list[int], energies: np.ndarray) -> None:
-        self.scaling.references[elements] += torch.from_numpy(energies).to(self.scaling.references.device)
-        self.left = self.left - self.counts[:, elements] @ energies
-
-    def compare(self, new: list[int], references: References) -> list[str]:
-        """Mean and spread of the residuals, and a warning where they exceed a model's error."""
-        if not len(self.left):
-            return []
-        per_atom = (self.left / self.counts.sum(axis=1))[self.typical]
-        old = self._without(new)[self.typical]
-        said = (
-            f"before training: labels minus predictions of {len(per_atom)} training structures "
-            f"{round(1000 * per_atom.mean(), 1) + 0.0} meV an atom on average, {1000 * per_atom.std():.1f} about that"
-        )
-        offset = float((per_atom[old if old.any() else ...] ** 2).mean() ** 0.5)
-        if offset < OFFSET:
-            return [said]
-        advice = (
-            ". data.references=fit corrects the references of the elements (energies of earlier structures move along)"
-        )
-        return [
-            said,
-            f"warning: the data's energies lie {offset:.3f} eV an atom (root mean square) from the trained model's: "
-            f"another level of theory, or structures unlike those that it knows{'' if references == 'fit' else advice}",
-        ]
-
-
-def take_weights(force_field: ForceField, trained: ForceField, origin: str, fresh_heads: Sequence[str] = ()) -> str:
-    """Copy the weights of a trained model; returns a message that lists the copied tensors.
-
-    Weights that only one of the two models has are left alone: heads for noise or direct forces, and the degrees above
-    0 that the last block keeps for these heads.  So are those of ``fresh_heads``.  Tables of elements may be longer
-    than the trained ones.  Raises ValueError for weights of another model, which ``origin`` names, and for no head.
-    """
-    there, here = trained.config.model_dump(), force_field.config.model_dump()
-    free = marked(type(force_field.config), ON_FINE_TUNING)
-    free |= {"num_elements"} if here["num_elements"] > there["num_elements"] else frozenset()
-    changed = [name for name in here if name not in free and there.get(name) != here[name]]
-    if changed:
-        listed = "; ".join(f"model.{name} is {there.get(name)} there, {here[name]} here" for name in changed)
-        raise ValueError(f"training.init_from={origin}: the weights belong to another model: {listed}")
-    own, other, tables = _weights(force_field), _weights(trained), element_tables(force_field)
-    shared = own.keys() & other.keys()
-    wrong = [f"{name} {list(other[name].shape)} there, {list(own[name].shape)} here"
-             for name in shared - tables.keys() if own[name].shape != other[name].shape]  # fmt: skip
-    if wrong:
-        raise ValueError(f"training.init_from={origin}: weights of another architecture: {'; '.join(sorted(wrong))}")
-    fresh, unused = own.keys() - other.keys(), other.keys() - own.keys()
-    lost = sorted(n for n in fresh if n.startswith("backbone.blocks.") and n.endswith((".weights.0", ".bias")))
-    if lost:
-        raise ValueError(
-            f"training.init_from={origin}: it has no {lost[0]}, which would start random; train with the task that it "
-            "was trained with, or choose feature_channels unlike channels in both"
-        )
-    renewed = _weights_of_heads(force_field, fresh_heads) & shared
-    shared -= renewed
-    for name in shared:
-        own[name][: len(other[name])].copy_(other[name]) if name in tables else own[name].copy_(other[name])
-    said = f"initial weights: {len(shared)} of {len(own)} tensors from {origin}; settings of the model as there, "
-    said += "but for forces, stress, dropout, mark_corrupted and number of elements"
-    if fresh:
-        said += f"; fresh, since it has no such heads or degrees: {_summary(fresh)}"
-    if renewed:
-        said += f"; fresh by training.fresh_heads: {_summary(renewed)}"
-    if unused:
-        said += f"; of its own not used, since nothing here reads them: {_summary(unused)}"
-    return said
-
-
-def start_new_elements(force_field: ForceField, new: Iterable[int], known: Iterable[int]) -> list[str]:
-    """Initialise the embeddings of new elements from known elements of their group; messages for the log.
-
-    Other new elements keep their random embeddings: copies across groups did not lower the error.
-    """
-    tables, said = element_tables(force_field).values(), []
-    for z in new:
-        similar = similar_element(z, known)
-        if similar is None:
-            said.append(f"{chemical_symbols[z]} random")
-            continue
-        for table in tables:
-            table[z] = table[similar]
-        said.append(f"{chemical_symbols[z]} as a copy of {chemical_symbols[similar]}")
-    return [f"elements new to the model, whose embeddings start untrained: {', '.join(said)}"] if said else []
-
-
-def element_tables(force_field: ForceField) -> dict[str, Tensor]:
-    """Weights with one row for each atomic number, by name."""
-    names = force_field.element_tables()
-    return {name: weight for name, weight in _weights(force_field).items() if name in names}
-
-
-def similar_element(z: int, known: Iterable[int]) -> int | None:
-    """The known element of the same group that is nearest to ``z`` in atomic number, if there is one."""
-    return min((other for other in known if _group(other) == _group(z)), key=lambda other: abs(other - z), default=None)
-
-
-def _group(z: int) -> int:
-    """Group in the table of the elements, 0 for hydrogen; lanthanides and actinides count as 3."""
-    if z == 1:
-        return 0
-    period = bisect_left(_PERIODS, z)
-    since, left = z - _PERIODS[period - 1], _PERIODS[period] - z
-    return since if since <= 2 and left > 0 else max(3, 18 - left)
-
-
-def _summary(names: Iterable[str]) -> str:
-    """Tensors counted by module: "heads.noise (3), backbone.blocks.2 (4)"."""
-    counts = Counter(".".join(name.split(".")[: 3 if ".blocks." in name else 2]) for name in sorted(names))
-    return ", ".join(f"{module} ({count})" for module, count in counts.items())
-
-
-def _weights_of_heads(force_field: ForceField, heads: Sequence[str]) -> set[str]:
-    """Names of the weights of some heads.  Raises ValueError for one that the model does not have."""
-    if unknown := [name for name in heads if name not in force_field.heads]:
-        known = ", ".join(force_field.heads)
-        raise ValueError(f"training.fresh_heads: no head {unknown[0]!r}; this model has {known}")
-    return {name for name in _weights(force_field) if name.startswith(tuple(f"heads.{head}." for head in heads))}
-
-
-def _weights(force_field: ForceField) -> dict[str, Tensor]:
-    return {name: parameter.detach() for name, parameter in force_field.named_parameters()}

@@ -6,8 +6,8 @@ import numpy as np
 
 from denskit.batch import System
 from denskit.data.base import Source, evenly
+from denskit.models.fitted_scaling import Statistics
 from denskit.models.reference_fit import fit_references
-from denskit.models.scaling import Statistics
 from denskit.tasks import FOR_MANY_MATERIALS
 from denskit.training.settings import RunConfig
 

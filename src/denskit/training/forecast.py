@@ -24,12 +24,12 @@ from denskit.tasks import FOR_CRYSTALS, FOR_MANY_MATERIALS, FOR_SOME_MOLECULES, 
 from denskit.tasks.metrics import measure
 from denskit.training.budget import lasting
 from denskit.training.checkpoint import Checkpoint
-from denskit.training.checks import PlannedTraining
 from denskit.training.cost import TRIAL_STEPS, Cost, time_steps, trial_seconds
 from denskit.training.fitted_denoising import fit_dens_to_crystals, fit_sigma_to_data, fit_weight_to_length
 from denskit.training.fitted_loss import fit_loss_to_energies
 from denskit.training.fitted_settings import fit_model_to_data, rows_for
 from denskit.training.loader import steps_per_epoch
+from denskit.training.planned import PlannedTraining
 from denskit.training.replay import old_structures
 from denskit.training.seen import seen_before
 from denskit.training.settings import RunConfig

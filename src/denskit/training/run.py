@@ -24,12 +24,14 @@ from denskit.runtime.threads import threads_for
 from denskit.training.best_by import BEST_BY
 from denskit.training.budget import TimeBudget
 from denskit.training.checkpoint import full_disk_named, load_checkpoint
-from denskit.training.checks import PlannedTraining, hints_before, warnings_before
+from denskit.training.checks import warnings_before
 from denskit.training.forecast import Say, examined, say_what_is_read, settled
 from denskit.training.further_elements import with_further_elements
 from denskit.training.given_frames import Frames, kept, with_frames
+from denskit.training.hints import hints_before
 from denskit.training.inputs import contents, require_same_contents, require_same_settings
 from denskit.training.optimizer import learning_rates_in_words
+from denskit.training.planned import PlannedTraining
 from denskit.training.recorded import RecordedBackward
 from denskit.training.run_folder import RunFolder
 from denskit.training.run_log import RunLog, print_line

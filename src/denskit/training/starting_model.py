@@ -18,8 +18,9 @@ from denskit.data.loading import FEW
 from denskit.data.records import unknown_elements
 from denskit.models import build_force_field
 from denskit.models.base import ForceField
+from denskit.models.fitted_scaling import fit_scaling
 from denskit.models.model_file import load_model, read_header
-from denskit.models.scaling import Scaling, fit_scaling
+from denskit.models.scaling import Scaling
 from denskit.tasks import LearnedTask, Task
 from denskit.training.fine_tuning import HOLDERS, fine_tuned
 from denskit.training.parts import freeze

@@ -26,10 +26,11 @@ from denskit.tasks import build_task
 from denskit.training.best_by import BEST_BY, require_label
 from denskit.training.budget import TimeBudget, lasting
 from denskit.training.checkpoint import MAY_CHANGE, Checkpoint, save_checkpoint
-from denskit.training.checks import PlannedTraining, hint_after, learns_nothing, verdict_on
+from denskit.training.hints import hint_after
 from denskit.training.judged_models import JudgedModels
 from denskit.training.loader import Loader, StepWork, steps_per_epoch
 from denskit.training.optimizer import optimizer_state
+from denskit.training.planned import PlannedTraining
 from denskit.training.replay import with_replay
 from denskit.training.run_folder import RunFolder, environment
 from denskit.training.run_log import RunLog, errors_line, metrics_line
@@ -42,6 +43,7 @@ from denskit.training.starting_model import (
     initial_force_field,
     warn_of_unknown_elements,
 )
+from denskit.training.verdicts import learns_nothing, verdict_on
 from denskit.training.weight_update import WeightUpdate
 
 _MUCH = 0.2  # of the time: waiting for batches that is worth a note

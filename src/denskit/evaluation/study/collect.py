@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from denskit.evaluation.study.committees import Committee
-from denskit.evaluation.study.config import MEAN, METRICS, RELAXATION, SIMULATION, TEST, StudyConfig, points_of, runs_of
+from denskit.evaluation.study.config import MEAN, METRICS, RELAXATION, SIMULATION, TEST, StudyConfig
 from denskit.evaluation.study.data import of_other_structures
 from denskit.evaluation.study.judges import OF, SEEN, asked_of, left_to_judge
 from denskit.evaluation.study.results import Found, Results, Row, by_seed, tabulate
 from denskit.evaluation.study.running import StudyFolder
+from denskit.evaluation.study.runs import points_of, runs_of
 from denskit.evaluation.study.statistics import Mean, difference, mean_of
 from denskit.evaluation.study.tuned import at_their_best
 from denskit.models.model_file import read_header

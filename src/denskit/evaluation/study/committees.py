@@ -9,9 +9,10 @@ from typing import Any
 
 from denskit.data import load_data
 from denskit.evaluation.evaluate import evaluate
-from denskit.evaluation.study.config import FRAMES, TEST, StudyConfig, StudyRun, runs_of
+from denskit.evaluation.study.config import FRAMES, TEST, StudyConfig
 from denskit.evaluation.study.judges import Errors, asked_of
 from denskit.evaluation.study.running import StudyFolder
+from denskit.evaluation.study.runs import StudyRun, runs_of
 from denskit.files import write_json
 from denskit.reading.documents import read_json
 from denskit.training.inputs import digest_of

@@ -22,8 +22,9 @@ from denskit.data.inspection import findings_of
 from denskit.data.loading import repeated, warnings_of_test
 from denskit.data.readers.formats import is_there
 from denskit.data.splits import Splits, content_in_words, rare_first
-from denskit.evaluation.study.config import FRAMES, StudyConfig, StudyRun, file_name, runs_of
+from denskit.evaluation.study.config import FRAMES, StudyConfig, file_name
 from denskit.evaluation.study.results import Found
+from denskit.evaluation.study.runs import StudyRun, runs_of
 from denskit.reading.remote import address_of
 from denskit.training.inputs import digest_of, files_of, structures_of
 from denskit.training.load_config import load_config

@@ -12,7 +12,8 @@ from denskit.data.base import Source, elements_of
 from denskit.data.readers.folders import read_warned
 from denskit.data.readers.formats import open_unchecked
 from denskit.data.records import unknown_elements
-from denskit.evaluation.evaluate import evaluate, has_test, reading, source_of
+from denskit.evaluation.evaluate import evaluate
+from denskit.evaluation.judged_structures import has_test, reading, source_of
 from denskit.evaluation.study.config import RELAXATION, SIMULATION, TEST, Relaxations, StudyConfig
 from denskit.files import write_json
 from denskit.models.model_file import read_header

@@ -12,16 +12,19 @@ from denskit.data import load_data
 from denskit.data.base import Source, spaced
 from denskit.data.periodicity import is_crystal
 from denskit.evaluation.denoising import guessed_noise, noise_of
-from denskit.evaluation.study.config import FRAMES, LR, StudyConfig, StudyRun, changed, runs_of
+from denskit.evaluation.study.config import FRAMES, LR, StudyConfig, changed
 from denskit.evaluation.study.running import MAY_CHANGE, StudyFolder
+from denskit.evaluation.study.runs import StudyRun, runs_of
 from denskit.tasks import DeNSConfig, EnergyForcesConfig
 from denskit.training import checks
-from denskit.training.checks import COMPARE, MEASURED_RATE, SAMPLE, PlannedTraining
+from denskit.training.checks import COMPARE
 from denskit.training.cost import Cost
 from denskit.training.fitted_denoising import few_epochs_of, fit_dens_to_crystals, fit_sigma_to_data, paying_epochs
 from denskit.training.fitted_loss import fit_loss_to_energies
 from denskit.training.fitted_settings import training_for
+from denskit.training.hints import MEASURED_RATE
 from denskit.training.loader import steps_per_epoch
+from denskit.training.planned import SAMPLE, PlannedTraining
 from denskit.training.schedule import Schedule
 from denskit.training.settings import TrainingConfig
 

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from denskit.evaluation.denoising import NothingDrawnError, noise_error
-from denskit.evaluation.study.config import FRAMES, StudyConfig, StudyRun, load_study, runs_of, write_study
+from denskit.evaluation.study.config import FRAMES, StudyConfig, load_study, write_study
 from denskit.evaluation.study.data import require_files, require_same_inputs, split_settings, training_files
 from denskit.evaluation.study.judges import asked_of, judge, left_to_judge, on_test_split, require_judgeable
+from denskit.evaluation.study.runs import StudyRun, runs_of
 from denskit.files import is_locked, locked, write_json
 from denskit.models.model_file import read_header
 from denskit.runtime.interrupt import raised

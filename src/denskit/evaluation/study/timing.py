@@ -7,9 +7,10 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from denskit.evaluation.study.config import FRAMES, StudyConfig, StudyRun, overrides, runs_of
+from denskit.evaluation.study.config import FRAMES, StudyConfig, overrides
 from denskit.evaluation.study.data import split_settings
 from denskit.evaluation.study.judges import require_judgeable
+from denskit.evaluation.study.runs import StudyRun, runs_of
 from denskit.runtime.device import choose_device, gpus_to_share
 from denskit.runtime.threads import cores
 from denskit.training.cost import Cost

@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from denskit.evaluation.study.config import StudyConfig, describe, points_of
+from denskit.evaluation.study.config import StudyConfig, describe
 from denskit.evaluation.study.results import Found, Results, Row, row_of
+from denskit.evaluation.study.runs import points_of
 from denskit.evaluation.study.statistics import mean_of
 
 Values = Mapping[str, Any]  # of axes
