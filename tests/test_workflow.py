@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import shutil
+import signal
 import warnings
 from pathlib import Path
 
@@ -38,7 +39,7 @@ from denskit.models.model_file import read_header, save_model
 from denskit.simulation.dynamics.folder import DynamicsPlan
 from denskit.simulation.dynamics.settings import DynamicsSettings
 from denskit.simulation.relaxation.settings import RelaxationSettings
-from denskit.simulation.structures import system_of
+from denskit.simulation.structures import batch_of, system_of
 from denskit.training.overview import overview_of
 from denskit.training.run import _alone
 from denskit.units import KCAL_PER_MOL
@@ -125,6 +126,36 @@ def test_a_training_leaves_the_process_as_it_was(here: Path) -> None:
         torch.set_default_dtype(torch.float32)
     assert torch.equal(torch.get_rng_state(), state)
     np.testing.assert_array_equal(again.curves["train_loss"], first.curves["train_loss"])
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_training_has_gradients_whatever_its_caller_chose(here: Path, mode: type) -> None:
+    with mode():
+        run = trained_run()
+        assert not torch.is_grad_enabled()
+    assert run.state == "finished"
+
+
+def test_rows_are_given_to_a_logger(here: Path) -> None:
+    rows: list[dict[str, float | int]] = []
+    run = trained_run(on_row=rows.append)
+    assert [row["step"] for row in rows] == run.curves["step"].tolist() != []
+    assert [row["train_loss"] for row in rows] == pytest.approx(run.curves["train_loss"].tolist())
+
+
+def test_an_interrupt_in_the_last_validation_is_not_lost(here: Path) -> None:
+    """The training has ended, and its files are there; what the caller would do next is not done."""
+    with pytest.raises(KeyboardInterrupt, match="the state is saved"):
+        trained_run(on_row=lambda row: row["step"] == 3 and signal.raise_signal(signal.SIGINT))
+    run = Run("runs/mine")
+    assert run.state == "finished" and run.curves["step"][-1] == 3
+
+
+def test_a_batch_in_another_dtype_than_the_weights_is_named(here: Path) -> None:
+    model, batch = trained_run().model, batch_of([molecule("H2O")])
+    with pytest.raises(ValueError, match=r"batch is in torch\.float64, the weights are in torch\.float32: give"):
+        model.predict(batch)
+    assert model.predict(batch.to(dtype=torch.float32))["energy"].isfinite().all()
 
 
 def test_one_training_at_a_time_in_a_process(here: Path) -> None:

@@ -21,6 +21,7 @@ from denskit.training.load_config import load_config
 from denskit.training.overview import errors_of, messages_of, metrics_of, overview_of, rows_of, run_folder
 from denskit.training.run import train as train_run
 from denskit.training.run_folder import model_file
+from denskit.training.run_log import OnRow
 from denskit.training.settings import RunConfig
 
 
@@ -147,6 +148,7 @@ def train(
     settings: Mapping[str, Any] | None = None,
     resume: bool = False,
     progress: bool = False,
+    on_row: OnRow | None = None,
     **more: Any,
 ) -> Run:
     """Train a model; the run with its errors, curves and model.
@@ -163,6 +165,7 @@ def train(
         settings: overrides as :func:`denskit.load_config` takes them; ``more``: the same, as keywords.
         resume: continue the run in the output folder, if there is one.
         progress: show the log and a progress bar; the log is in ``run.messages`` in any case.
+        on_row: called with each row of metrics.csv, {"step": 500, "train_loss": ..., ...}: for a logger of your own.
 
     Raises ValueError for settings, structures (naming the frame) and folders that cannot be used, and for a training
     that failed; FileNotFoundError; KeyboardInterrupt after Ctrl-C, when the state is saved.
@@ -183,7 +186,7 @@ def train(
     if frames and atoms is None:
         raise ValueError(f"{' and '.join(frames)} structures are given, but none to train on")
     try:
-        return Run(train_run(config, resume=resume, frames=frames or None, progress=progress))
+        return Run(train_run(config, resume=resume, frames=frames or None, progress=progress, on_row=on_row))
     except SystemExit as stopped:  # which would end a notebook's kernel
         if stopped.code != 128 + signal.SIGINT:
             raise

@@ -120,6 +120,22 @@ def test_a_killed_process_ends_the_others(tmp_path: Path, victim: int) -> None:
     assert f"process {victim} was ended by signal 9 (SIGKILL), perhaps for want of memory. Continue with" in errors
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of the end of its parent")
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGKILL])
+def test_processes_save_and_end_with_the_one_that_started_them(tmp_path: Path, number: signal.Signals) -> None:
+    """Its terminal is closed, or it is killed."""
+    log = tmp_path / "run" / "train.log"
+    run = started(f"output={tmp_path / 'run'}", "training.max_steps=100000", "--processes", "2")
+    while not (log.is_file() and "step 4/" in log.read_text(encoding="utf-8")):
+        assert run.poll() is None, run.communicate()
+        time.sleep(0.2)
+    run.send_signal(number)
+    run.communicate(timeout=PATIENCE_S)  # to the end of the children, too, who have its standard output
+    assert run.returncode == (-9 if number == signal.SIGKILL else 129)
+    assert "stopped after step" in log.read_text(encoding="utf-8")
+    assert load_checkpoint(tmp_path / "run" / "checkpoints" / "last.pt").step >= 4
+
+
 def test_a_slurm_script_trains_and_is_queued_again_after_the_signal(tmp_path: Path) -> None:
     """With stand-ins for the commands of SLURM; the training saves at the signal, and a second job continues it."""
     output, queued = tmp_path / "run", tmp_path / "queued"
@@ -127,7 +143,7 @@ def test_a_slurm_script_trains_and_is_queued_again_after_the_signal(tmp_path: Pa
     script = tmp_path / "job.sh"
     script.write_text(printed, encoding="utf-8")
     stand_ins = {
-        "srun": f'echo $$ > {tmp_path}/step\nexec "$@"',
+        "srun": f'[ "$1 $2" = "--cpus-per-task 2" ] || exit 9\nshift 2\necho $$ > {tmp_path}/step\nexec "$@"',
         "scancel": f'kill -TERM "$(cat {tmp_path}/step)"',
         "scontrol": f'if [ "$1" = show ]; then echo 127.0.0.1; else echo "$2" >> {queued}; fi',
         "torchrun": f'exec {sys.executable} -m torch.distributed.run "$@"',
@@ -139,7 +155,8 @@ def test_a_slurm_script_trains_and_is_queued_again_after_the_signal(tmp_path: Pa
         "SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_NODELIST": "here", "SLURM_GPUS_ON_NODE": "2",
         "SLURM_CPUS_PER_TASK": "2", "PATH": f"{tmp_path}:{os.environ['PATH']}",
     }  # fmt: skip
-    job = subprocess.Popen(["bash", str(script)], env=os.environ | slurm)
+    assert f"#SBATCH --output={output}.slurm.log" in printed
+    job = subprocess.Popen(["bash", str(script)], env=os.environ | slurm, cwd=tmp_path)  # it goes to the folder itself
     log = output / "train.log"
     while not (log.is_file() and "step 4/" in log.read_text(encoding="utf-8")):
         assert job.poll() is None

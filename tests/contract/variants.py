@@ -85,6 +85,12 @@ VARIANTS: dict[str, Variant] = {
     "merged": Variant(
         equiformer(envelope=True, norm="merged", basis_origin="covalent_radii", mark_corrupted=True), NOISE
     ),
+    "parity": Variant(
+        equiformer(envelope=True, norm="merged", basis_origin="covalent_radii", parity=True, stress="strain"), NOISE
+    ),
+    "parity_direct": Variant(
+        equiformer(forces="direct", attention="dot_product", messages="linear", num_layers=1, parity=True), NOISE
+    ),
     "merged_direct": Variant(equiformer(envelope=True, norm="merged", forces="direct", messages="linear"), NOISE),
     "envelope_dot_product": Variant(
         equiformer(

@@ -269,6 +269,19 @@ def test_shards_are_inspected(tmp_path: Path) -> None:
         inspect_file(broken)
 
 
+def test_records_beyond_the_length_are_told(tmp_path: Path) -> None:
+    path = write_lmdb(tmp_path / "a.lmdb", [pickled(new_object(s2ef(index))) for index in range(3)], length=2)
+    with pytest.warns(UserWarning, match=r"a\.lmdb says that it has 2 records, but holds more: record 2"):
+        assert inspect_file(path).frames == 2
+
+
+def test_settings_of_shards_are_refused_for_other_files(tmp_path: Path) -> None:
+    path = tmp_path / "water.extxyz"
+    ase.io.write(path, ase.build.molecule("H2O"))
+    with pytest.raises(ValueError, match=r"water\.extxyz: data\.fixed=tags is for"):
+        inspect_file(path, DataConfig(fixed="tags"))
+
+
 def test_many_shards_are_sampled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("denskit.data.inspection.SAMPLE", 4)
     for number in range(3):

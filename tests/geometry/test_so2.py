@@ -82,10 +82,11 @@ def random_input(channels: Sequence[int]) -> tuple[list[Tensor], Tensor]:
     return x, vectors
 
 
+@pytest.mark.parametrize("parity", [False, True])
 @pytest.mark.parametrize(("channels_in", "channels_out"), CASES)
-def test_depthwise_equals_e3nn(channels_in: tuple[int, ...], channels_out: tuple[int, ...]) -> None:
+def test_depthwise_equals_e3nn(channels_in: tuple[int, ...], channels_out: tuple[int, ...], parity: bool) -> None:
     l_max = len(channels_in) - 1
-    layer = DepthwiseTensorProductLinear(channels_in, channels_out, init="normal")
+    layer = DepthwiseTensorProductLinear(channels_in, channels_out, init="normal", parity=parity)
     torch.nn.init.normal_(layer.bias)
     x, vectors = random_input(channels_in)
     weights = torch.randn(EDGES, layer.num_path_weights)
@@ -103,10 +104,11 @@ def test_depthwise_equals_e3nn(channels_in: tuple[int, ...], channels_out: tuple
             torch.testing.assert_close(rows, turned, rtol=0, atol=ORACLE64)
 
 
+@pytest.mark.parametrize("parity", [False, True])
 @pytest.mark.parametrize(("channels_in", "channels_out"), CASES)
-def test_shared_equals_e3nn(channels_in: tuple[int, ...], channels_out: tuple[int, ...]) -> None:
+def test_shared_equals_e3nn(channels_in: tuple[int, ...], channels_out: tuple[int, ...], parity: bool) -> None:
     l_max = len(channels_in) - 1
-    layer = SharedTensorProductLinear(channels_in, channels_out, init="uniform")
+    layer = SharedTensorProductLinear(channels_in, channels_out, init="uniform", parity=parity)
     torch.nn.init.normal_(layer.bias)
     x, vectors = random_input(channels_in)
     weights = torch.cat(list(layer.path_weights)).expand(EDGES, -1)
@@ -151,6 +153,15 @@ def test_paths_at_each_order_are_contiguous(l3: int) -> None:
         for even in (True, False):
             places = [k for k, p in enumerate(paths) if p.even == even and p.l1 >= m]
             assert places == list(range(places[0], places[0] + len(places))) if places else True
+
+
+def test_paths_of_parity_are_the_even_ones() -> None:
+    """11 of the 15 up to degree 2."""
+    assert [path for l3 in range(4) for path in paths_to(l3, 3, 3, parity=True)] == [
+        path for l3 in range(4) for path in paths_to(l3, 3, 3) if path.even
+    ]
+    assert sum(len(paths_to(l3, 2, 2)) for l3 in range(3)) == 15
+    assert sum(len(paths_to(l3, 2, 2, parity=True)) for l3 in range(3)) == 11
 
 
 def test_coefficients_by_hand() -> None:

@@ -19,7 +19,7 @@ from denskit.models import build_force_field
 from denskit.models.base import ForceField
 from denskit.models.equiformer import EquiformerConfig
 from denskit.models.scaling import Scaling
-from denskit.simulation.exporting import METADATA, export_model
+from denskit.simulation.exporting import METADATA, _reason, export_model
 from denskit.simulation.potential import Potential
 from denskit.simulation.structures import batch_of
 
@@ -144,6 +144,12 @@ def test_direct_forces_are_exported_too(tmp_path: Path) -> None:
     edges = batch.built_edges
     found = program(batch.positions, batch.atomic_numbers, batch.cell[0], edges.index, edges.shift)
     assert torch.allclose(found[2], model.predict(batch)["forces"], rtol=0, atol=ORACLE64)
+
+
+def test_a_size_that_became_a_constant_is_named() -> None:
+    said = _reason(RuntimeError("Constraints violated (atoms)! For more information, run with TORCH_LOGS\nmore"))
+    assert said.startswith("the number of atoms in the traced structure became a constant") and "shape[0]" in said
+    assert _reason(RuntimeError("one\ntwo")) == "one"
 
 
 def test_other_names_are_refused(tmp_path: Path) -> None:

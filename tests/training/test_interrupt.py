@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGUSR1, sent for real to a training in a process of its own."""
+"""Ctrl-C, SIGTERM, SIGHUP and SIGUSR1, sent for real to a training in a process of its own."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ CASES = {
     "Ctrl-C": (signal.SIGINT, 1, 130),
     "SIGTERM": (signal.SIGTERM, 1, 143),
     "SIGUSR1 of a batch system": (signal.SIGUSR1, 1, 138),
+    "SIGHUP of a closed terminal": (signal.SIGHUP, 1, 129),
     "SIGTERM to torchrun": (signal.SIGTERM, 2, None),
 }
 

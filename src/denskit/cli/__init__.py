@@ -38,6 +38,7 @@ from denskit.cli.study import study
 from denskit.cli.submission import app as submission_app
 from denskit.cli.train import train
 from denskit.runtime.allocator import keep_freed_memory
+from denskit.runtime.children import end_with_parent
 from denskit.runtime.openmp import wait_briefly
 
 app = typer.Typer(
@@ -77,6 +78,7 @@ def prepare(
     ] = False,
 ) -> None:
     """Every verb works on large tensors that come and go, and prints warnings as one line."""
+    end_with_parent()
     keep_freed_memory()
     wait_briefly()
     OUTPUT.show_warnings_plainly()

@@ -1,7 +1,7 @@
 """The way every call of the program ends: exit code, one message for an error of the user's, no traceback.
 
 0: done.  1: bad input or a bad result.  2: the command line cannot be understood.  3: another process of the training
-has ended.  130: Ctrl-C.  138: SIGUSR1.  143: SIGTERM.
+has ended.  128 + n: a signal n, which was sent to it (130: Ctrl-C, 129: SIGHUP, 138: SIGUSR1, 143: SIGTERM).
 """
 
 from __future__ import annotations

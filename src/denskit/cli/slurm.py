@@ -23,9 +23,11 @@ def training_script(arguments: Sequence[str], output: Path) -> str:
 #SBATCH --signal=B:TERM@120       # two minutes before the end: save, and queue again
 #SBATCH --requeue
 #SBATCH --open-mode=append
-#SBATCH --output={shlex.quote(f"{output.resolve()}.slurm.log")}
+#SBATCH --output={shlex.quote(f"{output.resolve()}.slurm.log".replace("%", "%%"))}
+cd {shlex.quote(str(Path.cwd()))} || exit 1
 PROCESSES=${{SLURM_GPUS_ON_NODE:-1}}
-export OMP_NUM_THREADS=$((SLURM_CPUS_PER_TASK / PROCESSES))
+threads=$((SLURM_CPUS_PER_TASK / PROCESSES))
+export OMP_NUM_THREADS=$((threads > 0 ? threads : 1))
 # each attempt has a store of its own: in the shared one it would find the addresses of the last attempt, and hang
 export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
 # a port of its own: jobs on one node that share one end together
@@ -33,7 +35,9 @@ port=$((20000 + SLURM_JOB_ID % 20000))
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 asked=
 trap 'asked=yes; scancel --signal=TERM "$SLURM_JOB_ID"' TERM
-srun torchrun --nnodes "$SLURM_JOB_NUM_NODES" --nproc-per-node "$PROCESSES" --max-restarts 3 \\
+# srun does not take over the cores of the job by itself (SLURM 22.05 and later)
+srun --cpus-per-task "$SLURM_CPUS_PER_TASK" torchrun \\
+    --nnodes "$SLURM_JOB_NUM_NODES" --nproc-per-node "$PROCESSES" --max-restarts 3 \\
     --rdzv-backend c10d --rdzv-endpoint "$first:$port" --rdzv-id "$SLURM_JOB_ID-${{SLURM_RESTART_COUNT:-0}}" \\
     {command} &
 wait $!

@@ -13,7 +13,7 @@ from typing import Any
 import ase
 import numpy as np
 from ase.calculators.singlepoint import SinglePointCalculator
-from ase.constraints import FixAtoms, FixCartesian
+from ase.constraints import FixAtoms, FixCartesian, FixScaled
 from ase.io.extxyz import key_val_dict_to_str
 
 from denskit.data.config import DataConfig
@@ -106,7 +106,8 @@ def _mobile(atoms: ase.Atoms) -> dict[str, np.ndarray]:
     """The column ``move_mask`` of extxyz, where atoms are fixed."""
     free = np.ones((len(atoms), 3), dtype=bool)
     for constraint in atoms.constraints:
-        if isinstance(constraint, FixAtoms):
+        whole = isinstance(constraint, FixScaled) and np.all(constraint.mask)  # in part it has no column
+        if isinstance(constraint, FixAtoms) or whole:
             free[constraint.index] = False
         elif isinstance(constraint, FixCartesian):
             free[constraint.index] &= ~np.asarray(constraint.mask, dtype=bool)

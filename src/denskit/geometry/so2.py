@@ -6,6 +6,9 @@ for each |m| the path is one number c_m (component normalisation, |Y_l2| = sqrt(
     l1 + l2 + l3 even:  out(+m) = c_m in(+m),  out(-m) =  c_m in(-m)
     l1 + l2 + l3 odd:   out(+m) = c_m in(-m),  out(-m) = -c_m in(+m),  nothing at m = 0
 
+Odd paths tell a structure from its mirror image, as a cross product does.  Without them features of degree l change by
+(-1)^l under inversion, as the spherical harmonics do, and scalars not at all: the symmetry is O(3) instead of SO(3).
+
 Equiformer's depthwise tensor product followed by its linear layer is then one matrix product for every (l3, |m|); path
 weights that do not depend on the edge are folded into the matrix.
 
@@ -46,8 +49,8 @@ class CouplingPath:
         return float(couple[self.l1 + source, self.l3 + m]) * norm
 
 
-def paths_to(l3: int, l_in: int, l_edge: int) -> list[CouplingPath]:
-    """All paths into l3: even ones by ascending l1, then odd ones by descending l1.
+def paths_to(l3: int, l_in: int, l_edge: int, *, parity: bool = False) -> list[CouplingPath]:
+    """All paths into l3: even ones by ascending l1, then odd ones by descending l1; with ``parity`` even ones alone.
 
     In this order the paths that exist at order m (l1 >= m) are one contiguous range for every m.
     """
@@ -56,7 +59,7 @@ def paths_to(l3: int, l_in: int, l_edge: int) -> list[CouplingPath]:
     ]
     even = [path for path in found if path.even]
     odd = [path for path in reversed(found) if not path.even]
-    return even + odd
+    return even if parity else even + odd
 
 
 class _Ranges(torch.autograd.Function):
@@ -148,12 +151,13 @@ class CouplePlan:
     channels: tuple[int, ...]  # C_l of the features, l = 0..l_max; the edge has the same degrees
     l_out: int  # highest l3
     m_max: int  # highest order wanted
+    parity: bool = False  # even paths alone
 
     @cached_property
     def paths(self) -> tuple[tuple[CouplingPath, ...], ...]:
         """Paths into each l3, in the order of their weights."""
         l_max = len(self.channels) - 1
-        return tuple(tuple(paths_to(l3, l_max, l_max)) for l3 in range(self.l_out + 1))
+        return tuple(tuple(paths_to(l3, l_max, l_max, parity=self.parity)) for l3 in range(self.l_out + 1))
 
     @cached_property
     def widths(self) -> tuple[int, ...]:
@@ -187,9 +191,9 @@ class CouplePlan:
 
 
 @cache
-def couple_plan(channels: tuple[int, ...], l_out: int, m_max: int) -> CouplePlan:
+def couple_plan(channels: tuple[int, ...], l_out: int, m_max: int, parity: bool = False) -> CouplePlan:
     """The plan of a layout, cached."""
-    return CouplePlan(channels, l_out, m_max)
+    return CouplePlan(channels, l_out, m_max, parity)
 
 
 @cache

@@ -308,11 +308,17 @@ class ForceField(nn.Module):
             Those wanted of "energy" [B] float64, "energies" of atoms [N] float64, "forces" [N, 3], "stress" [B, 3, 3].
 
         Raises:
-            ValueError: An element that the model was not trained on.
+            ValueError: An element that the model was not trained on; a batch in another dtype than the weights.
             RuntimeError: Under ``torch.inference_mode``, which forbids gradients; use ``torch.no_grad``.
         """
         if torch.is_inference_mode_enabled():
             raise RuntimeError("forces are gradients: call predict under torch.no_grad(), not torch.inference_mode()")
+        found, weights = batch.positions.dtype, next(self.parameters()).dtype
+        if found != weights:
+            raise ValueError(
+                f"the batch is in {found}, the weights are in {weights}: give batch.to(dtype={weights}), or load the "
+                f"model by load_model(..., dtype={str(found).removeprefix('torch.')!r})"
+            )
         self.scaling.check(batch)
         if batch.edges is None:
             batch = self.config.with_neighbors(batch)

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGUSR1, acted on after the step under way."""
+"""Ctrl-C, SIGTERM, SIGHUP and SIGUSR1, acted on after the step under way."""
 
 from __future__ import annotations
 
@@ -10,15 +10,21 @@ from types import FrameType
 from typing import Self
 
 # SIGUSR1 is what job scripts often ask of a batch system before the end of the time (sbatch --signal=USR1@120)
-STOPPING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name))
+_NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1")  # SIGHUP: the terminal was closed
+STOPPING = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
 
 
 @contextmanager
 def handled(handler: Callable[[int, FrameType | None], None], numbers: Sequence[int] = STOPPING) -> Iterator[None]:
-    """In the block these signals call the handler; in any thread but the main one they are left alone."""
+    """In the block these signals call the handler; in any thread but the main one they are left alone.
+
+    So is a SIGHUP that is ignored, as under nohup.
+    """
     if threading.current_thread() is not threading.main_thread():  # the only thread in which Python handles signals
         numbers = ()
-    before = {number: signal.signal(number, handler) for number in numbers}
+    hung_up = getattr(signal, "SIGHUP", None)
+    kept = {hung_up} if hung_up is not None and signal.getsignal(hung_up) == signal.SIG_IGN else set()
+    before = {number: signal.signal(number, handler) for number in numbers if number not in kept}
     try:
         yield
     finally:

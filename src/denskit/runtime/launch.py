@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
+from denskit.runtime.children import start_denskit
 from denskit.runtime.interrupt import handled
 from denskit.runtime.threads import cores
 
@@ -29,8 +30,8 @@ def run_together(
 
     The cores are divided among them, unless OMP_NUM_THREADS says otherwise.  The first process speaks; with the file
     ``output`` for its standard output it is heard only where it fails.  Where it has no error of its own, the message
-    of the first other that failed is shown, in ``errors`` (default: standard error).  Ctrl-C, SIGTERM and SIGUSR1 are
-    passed on to all.  After a failure the others are ended.
+    of the first other that failed is shown, in ``errors`` (default: standard error).  Signals that stop are passed on
+    to all; where this process is killed, they save and end.  After a failure the others are ended.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -51,13 +52,13 @@ def run_together(
                 environment = {**shared, "MASTER_PORT": str(port), "RANK": str(rank), "LOCAL_RANK": str(rank)}
                 with path.open("wb") as stream:
                     running.append(
-                        subprocess.Popen(
-                            [sys.executable, "-m", "denskit", *arguments], env=environment,
-                            stdout=subprocess.DEVNULL if rank else output or sys.stdout,
-                            stderr=stream if rank or output else None,
-                            start_new_session=True,  # Ctrl-C reaches us alone
+                        start_denskit(
+                            arguments,
+                            environment,
+                            output=subprocess.DEVNULL if rank else output or sys.stdout,
+                            errors=stream if rank or output else None,
                         )
-                    )  # fmt: skip
+                    )
             failed = _watch(running, asked)
         finally:
             for process in running:

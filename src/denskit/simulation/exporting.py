@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def export_model(model: ForceField, path: Path, *, compiled: bool = False) -> di
             found, wanted = exported.module()(*other), program(*other)
     except RuntimeError as error:
         name = f"model '{model.config.name}'"
-        raise ValueError(f"{name} cannot be exported by torch {torch.__version__}: {first_line(error)}") from error
+        raise ValueError(f"{name} cannot be exported by torch {torch.__version__}: {_reason(error)}") from error
     _check_agreement(found, wanted, program.dtype)
     metadata = _metadata(model, program)
     with atomic_write(path) as temporary:
@@ -77,6 +78,18 @@ def export_model(model: ForceField, path: Path, *, compiled: bool = False) -> di
         else:
             torch.export.save(exported, temporary, extra_files={METADATA: json.dumps(metadata)})
     return metadata
+
+
+def _reason(error: RuntimeError) -> str:
+    """Why torch cannot export a program, in one line; in words where a size was taken for a constant."""
+    said = first_line(error)
+    constant = re.search(r"Constraints violated \((\w+)", said)
+    if constant is None:
+        return said
+    return (
+        f"the number of {constant[1]} in the traced structure became a constant of the program; take sizes of tensors "
+        f"by tensor.shape[0], not by len(tensor) or int() ({said})"
+    )
 
 
 def _compile(exported: torch.export.ExportedProgram, path: Path, metadata: dict[str, Any]) -> None:

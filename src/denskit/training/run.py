@@ -34,7 +34,7 @@ from denskit.training.optimizer import learning_rates_in_words
 from denskit.training.planned import PlannedTraining
 from denskit.training.recorded import RecordedBackward
 from denskit.training.run_folder import RunFolder
-from denskit.training.run_log import RunLog, print_line
+from denskit.training.run_log import OnRow, RunLog, print_line
 from denskit.training.seen import seen_before
 from denskit.training.settings import RunConfig
 from denskit.training.trainer import Trainer
@@ -43,20 +43,28 @@ _TRAINING = threading.Lock()
 _SAFE_NORM = "model.norm=merged (equiformer) or model.norm=rms_norm (equiformer_v2) for crystals and small molecules"
 
 
-def train(config: RunConfig, *, resume: bool = False, frames: Frames | None = None, progress: bool = False) -> Path:
+def train(
+    config: RunConfig,
+    *,
+    resume: bool = False,
+    frames: Frames | None = None,
+    progress: bool = False,
+    on_row: OnRow | None = None,
+) -> Path:
     """Train, and return the run folder ``config.output`` (its files: docs/cli.md).
 
     ``frames``: structures in memory, the data of the run instead of files; they are written into the folder.
-    ``progress`` shows the log and a progress bar.  ``resume`` continues the run in that folder from
-    ``checkpoints/last.pt`` bit for bit; without a checkpoint the run begins.  Under torchrun every process calls this.
-    On Ctrl-C and SIGTERM the step is finished, a checkpoint saved, and SystemExit raised with 130 or 143.
+    ``progress`` shows the log and a progress bar.  ``on_row`` is called with each row of metrics.csv.  ``resume``
+    continues the run in that folder from ``checkpoints/last.pt`` bit for bit; without a checkpoint the run begins.
+    Under torchrun every process calls this.  On Ctrl-C and SIGTERM the step is finished, a checkpoint saved, and
+    SystemExit raised with 130 or 143.
 
     Raises ValueError for settings and data that do not go together, a folder in use, a checkpoint of another run, a
     loss that is not finite, errors far above those of predicting zero at the end, a full disk, and where another
     thread of this process trains; FileNotFoundError for missing files.
     """
     with _alone():
-        return _trained(config, resume=resume, frames=frames, progress=progress)
+        return _trained(config, resume=resume, frames=frames, progress=progress, on_row=on_row)
 
 
 def _after_fork() -> None:
@@ -73,7 +81,8 @@ if hasattr(os, "register_at_fork"):
 def _alone() -> Iterator[None]:
     """One training at a time, since random state and default dtype are the process's; both are as before afterwards.
 
-    (The random state of GPUs only where they were in use before.)  Raises ValueError where another thread trains.
+    (The random state of GPUs only where they were in use before.)  Gradients are on, whatever the caller chose.
+    Raises ValueError where another thread trains.
     """
     lock = _TRAINING
     if not lock.acquire(blocking=False):
@@ -84,7 +93,7 @@ def _alone() -> Iterator[None]:
     dtype = torch.get_default_dtype()
     try:
         gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
-        with torch.random.fork_rng(devices=gpus):
+        with torch.random.fork_rng(devices=gpus), torch.inference_mode(False), torch.enable_grad():
             torch.set_default_dtype(torch.float32)  # of weights when they are drawn; training.dtype casts them
             yield
     finally:
@@ -92,7 +101,7 @@ def _alone() -> Iterator[None]:
         lock.release()
 
 
-def _trained(config: RunConfig, *, resume: bool, frames: Frames | None, progress: bool) -> Path:
+def _trained(config: RunConfig, *, resume: bool, frames: Frames | None, progress: bool, on_row: OnRow | None) -> Path:
     folder = RunFolder(Path(config.output))
     if config.deterministic:
         use_deterministic_algorithms()
@@ -112,7 +121,7 @@ def _trained(config: RunConfig, *, resume: bool, frames: Frames | None, progress
         with kept(frames or {}, folder, continues=continues) if group.is_first else contextlib.nullcontext():
             group.wait()  # the frames are there
             trainer, changes = _prepared(config, folder, group, say, resume=resume, continues=continues)
-        _run(trainer, changes, said, progress=progress)
+        _run(trainer, changes, said, progress=progress, on_row=on_row)
     return folder.path
 
 
@@ -153,7 +162,14 @@ def _prepared(
     return trainer, changes
 
 
-def _run(trainer: Trainer, changes: dict[str, tuple[Any, Any]], said: Collection[str], *, progress: bool) -> None:
+def _run(
+    trainer: Trainer,
+    changes: dict[str, tuple[Any, Any]],
+    said: Collection[str],
+    *,
+    progress: bool,
+    on_row: OnRow | None,
+) -> None:
     """Begin the folder, and train; the terminal has seen what was ``said``."""
     folder, first, splits = trainer.folder, trainer.group.is_first, trainer.data.splits
     with full_disk_named(folder.path):
@@ -164,7 +180,9 @@ def _run(trainer: Trainer, changes: dict[str, tuple[Any, Any]], said: Collection
         total = trainer.schedule.total_steps
         with (
             threads_for(trainer.loader.edges, trainer.group.device) as threads,
-            RunLog(folder, total_steps=total, first_step=trainer.step, silent=not first, progress=progress) as log,
+            RunLog(
+                folder, total_steps=total, first_step=trainer.step, silent=not first, progress=progress, on_row=on_row
+            ) as log,
         ):
             for line in [*announcement(trainer, changes), threads]:
                 log.say(line, shown=line in said)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
@@ -18,13 +18,26 @@ from denskit.training.run_folder import RunFolder
 
 _SIGNIFICANT = 7  # digits in metrics.csv
 
+OnRow = Callable[[dict[str, float | int]], object]
+
 
 class RunLog:
-    """The log of the first process; ``silent`` in the others.  ``progress``: it is shown, too."""
+    """The log of the first process; ``silent`` in the others.  ``progress``: it is shown, too.
+
+    ``on_row`` is called with each row of metrics.csv after it was written.
+    """
 
     def __init__(
-        self, folder: RunFolder, *, total_steps: int, first_step: int, silent: bool, progress: bool = False
+        self,
+        folder: RunFolder,
+        *,
+        total_steps: int,
+        first_step: int,
+        silent: bool,
+        progress: bool = False,
+        on_row: OnRow | None = None,
     ) -> None:
+        self._on_row = on_row
         self.folder = folder
         self.silent = silent
         self._total, self._first = total_steps, first_step
@@ -80,6 +93,8 @@ class RunLog:
                 self._board.add_scalar(name.replace("_", "/", 1), value, int(values["step"]))
         if "train_forces_mae_meV_per_A" in values:
             self._note = f", train forces {values['train_forces_mae_meV_per_A']:.1f} meV/Å"
+        if self._on_row is not None:
+            self._on_row(dict(values))
 
 
 def print_line(console: Console, line: str) -> None:

@@ -168,7 +168,7 @@ class Trainer:
         with self.interrupt, told_of_compilation(lambda: log.say(COMPILES)):
             while self.step < self.schedule.total_steps:
                 self._run_as_planned(log)
-        self._save()
+            self._save()
         if self.failure:
             by = BEST_BY[self.config.training.best_by]
             best = "" if self.models.best is None else f"; the best validation had {by} {self.models.best:.4g}"
@@ -181,6 +181,8 @@ class Trainer:
             log.say(warning)
         done = f"{counted(self.step, 'step')} in {duration(self.seconds)}"
         log.say(f"finished: {done} of training; model in {self.folder.model}")
+        if self.interrupt.signal:  # during the last validation: what comes after the training is not to run
+            raise SystemExit(128 + self.interrupt.signal)
 
     def _begin_trained(self, log: RunLog) -> None:
         """Keep the trained model, and judge it: it may stay the best."""

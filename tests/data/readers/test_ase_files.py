@@ -15,13 +15,13 @@ import pytest
 from ase.build import bulk, molecule
 from ase.calculators.emt import EMT
 from ase.calculators.singlepoint import SinglePointCalculator
-from ase.constraints import FixAtoms, FixBondLength
+from ase.constraints import FixAtoms, FixBondLength, FixCartesian, FixScaled
 
 from denskit.cli.md import _read_by_ase as md_frames
 from denskit.data import DataConfig, read_file
 from denskit.data.inspection import inspect_file
 from denskit.data.loading import read
-from denskit.data.readers.ase_files import frames_in
+from denskit.data.readers.ase_files import fixed_atoms, frames_in
 from denskit.data.readers.folders import read_given
 from denskit.reading.budget import Unreadable
 
@@ -149,6 +149,23 @@ def test_forces_are_those_without_constraints_and_fixed_atoms_are_known(tmp_path
     assert system.fixed.tolist() == [True, False, True, False]
     np.testing.assert_allclose(system.forces, forces, atol=1e-12)
     assert np.abs(forces[0]).max() > 0.01
+
+
+@pytest.mark.parametrize("ending", ["traj", "extxyz"])
+def test_atoms_held_in_all_directions_are_fixed_by_any_constraint(tmp_path: Path, ending: str) -> None:
+    """In extxyz ASE gives each free atom a constraint that holds nothing."""
+    atoms = _copper()
+    atoms.set_constraint([FixAtoms([0]), FixCartesian([2]), FixCartesian([3], mask=(False, False, False))])
+    path = tmp_path / f"fixed.{ending}"
+    ase.io.write(path, atoms)
+    (system,), messages = read_file(path)
+    assert system.fixed.tolist() == [True, False, True, False]
+    assert not any("constraint" in message for message in messages)
+    atoms.set_constraint(FixScaled([1, 2]))
+    assert fixed_atoms(atoms)[0].tolist() == [False, True, True, False]
+    atoms.set_constraint(FixCartesian([1], mask=(True, False, False)))
+    ase.io.write(path, atoms)
+    assert any("FixCartesian (only wholly fixed atoms count as fixed), 1 time" in line for line in read_file(path)[1])
 
 
 def test_constraints_that_fix_no_atom_are_said_to_be_ignored(tmp_path: Path) -> None:

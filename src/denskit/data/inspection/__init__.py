@@ -17,7 +17,7 @@ from denskit.data.inspection import energy_consistency, forces, geometry, labels
 from denskit.data.inspection.overview import Inspection, overview
 from denskit.data.inspection.sample import Finding, Sample, sample_of
 from denskit.data.readers.folders import read_given
-from denskit.data.readers.formats import open_unchecked
+from denskit.data.readers.formats import open_unchecked, require_effect
 from denskit.data.records import numbered_in
 from denskit.data.structure_arrays import Missing
 
@@ -63,9 +63,10 @@ CHECKS: tuple[Callable[[Sample], Iterator[Finding]], ...] = (
 def inspect_file(path: str | Path, config: DataConfig | None = None) -> Inspection:
     """Read a file, or the files of a folder, and describe them; defects of frames are listed, not raised.
 
-    Raises FileNotFoundError, and ValueError for a file without a usable structure.
+    Raises FileNotFoundError, and ValueError for a file without a usable structure and for settings without effect.
     """
     config = config or DataConfig()
+    require_effect(config, [path])
     source, said = read_given(path, config, open_unchecked)
     sample, findings = sample_of(source, SAMPLE)
     notes = [line for line in said if not line.startswith(_WARNING)]

@@ -18,7 +18,7 @@ import ase
 import ase.io
 import numpy as np
 from ase.calculators.singlepoint import SinglePointCalculator
-from ase.constraints import FixAtoms, FixCartesian
+from ase.constraints import FixAtoms, FixCartesian, FixScaled
 
 from denskit.batch import System
 from denskit.data.base import electrons_in, full_stress
@@ -435,12 +435,13 @@ class _Reader:
 
 
 def fixed_atoms(atoms: ase.Atoms) -> tuple[np.ndarray, list[str]]:
-    """Wholly fixed atoms [n] bool, and the kinds of all other constraints."""
+    """Wholly fixed atoms [n] bool, and the kinds of all constraints that hold anything else."""
     fixed, others = np.zeros(len(atoms), dtype=bool), []
     for constraint in atoms.constraints:
-        if isinstance(constraint, FixAtoms) or (isinstance(constraint, FixCartesian) and np.all(constraint.mask)):
+        by_direction = isinstance(constraint, FixCartesian | FixScaled)
+        if isinstance(constraint, FixAtoms) or (by_direction and np.all(constraint.mask)):
             fixed[constraint.index] = True
-        else:
+        elif not (by_direction and not np.any(constraint.mask)):  # extxyz has one that holds nothing for a free atom
             others.append(type(constraint).__name__)
     return fixed, others
 

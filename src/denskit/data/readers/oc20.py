@@ -18,6 +18,8 @@ from denskit.data.config import FixedFrom
 from denskit.data.readers.lmdb import LmdbFile
 from denskit.data.readers.named_arrays import NamedArrays
 from denskit.data.readers.unpickle import load_attributes, load_list, load_value
+from denskit.runtime.progress import counted
+from denskit.runtime.warning import warn
 
 SUBSURFACE = 0  # the tag of atoms that OC20's relaxations hold
 
@@ -40,6 +42,11 @@ class LmdbShard(Shard):
             raise ValueError(f"{said}: it was not written to its end. Copy or download it again")
         if self._length == 0:
             raise ValueError(f"{path} has no records")
+        if self.file.get(str(self._length)) is not None:
+            warn(
+                f"{path} says that it has {counted(self._length, 'record')}, but holds more: record {self._length} and "
+                "those after it are not read. Write the number of records under the key 'length'"
+            )
 
     def __len__(self) -> int:
         return self._length

@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -22,6 +21,7 @@ from denskit.evaluation.study.judges import asked_of, judge, left_to_judge, on_t
 from denskit.evaluation.study.runs import StudyRun, runs_of
 from denskit.files import is_locked, locked, write_json
 from denskit.models.model_file import read_header
+from denskit.runtime.children import start_denskit
 from denskit.runtime.interrupt import raised
 from denskit.settings import dotted
 from denskit.tasks import denoises
@@ -239,7 +239,8 @@ def run_all(
 
     A run that another command trains is waited for.  Each run sees the one of the ``gpus`` with the fewest runs;
     without any all see those of this process.  ``command``: the command line of a run.  ``watch`` is called about twice
-    a second.  On Ctrl-C, SIGTERM and SIGUSR1 trainings save their state and end; KeyboardInterrupt(signal) is raised.
+    a second.  On Ctrl-C, SIGTERM, SIGHUP and SIGUSR1 trainings save their state and end, and KeyboardInterrupt(signal)
+    is raised.
     """
     jobs = [Job(run, state="done" if folder.finished(study, run) else "waiting") for run in runs_of(study)]
     with _ended_together(jobs):
@@ -260,12 +261,13 @@ def _start(job: Job, command: Sequence[str], folder: StudyFolder) -> None:
     log = folder.log(job.run)
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as stream:
-        job.process = subprocess.Popen(
-            [sys.executable, "-m", "denskit", *command],
-            stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", **gpu},
-            start_new_session=True,  # Ctrl-C reaches us alone; we pass it on once
-        )  # fmt: skip
+        job.process = start_denskit(
+            command,
+            {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", **gpu},
+            given=subprocess.DEVNULL,
+            output=stream,
+            errors=subprocess.STDOUT,
+        )
     job.state = "running"
 
 
@@ -285,7 +287,7 @@ def _collect(study: StudyConfig, jobs: Sequence[Job], folder: StudyFolder) -> No
 
 @contextmanager
 def _ended_together(jobs: Sequence[Job]) -> Iterator[None]:
-    """SIGTERM and SIGUSR1 act like Ctrl-C; when the block is left early, running trainings save their state and end."""
+    """Signals that stop act like Ctrl-C; when the block is left early, running trainings save their state and end."""
     try:
         with raised():  # also SIGINT, which shells ignore in what they run in the background
             yield

@@ -53,7 +53,7 @@ class EdgeDegreeEmbedding(nn.Module):
         assert config.average_degree is not None, "checked by Backbone"
         channels, l_max, init = config.channels, config.l_max, config.initialisation
         self.constant = SO3Linear([1], [channels[0]], init=init)
-        self.product = DepthwiseTensorProductLinear(channels, channels, init=init)
+        self.product = DepthwiseTensorProductLinear(channels, channels, init=init, parity=config.parity)
         self.radial = RadialFunction(config.radial_widths, self.product.num_path_weights)
         # channel positions of the paths (0, l -> l): among all path weights, and among the paths into l
         self.positions = []
@@ -155,8 +155,8 @@ class _GatedMessages(nn.Module):
         hidden, init = config.messages_of(channels_in), config.initialisation
         self.num_scalars, self.widths, self.num_logits = hidden[0], hidden[1:], num_logits
         first = (hidden[0] + sum(hidden[1:]) + num_logits, *hidden[1:])
-        self.first = DepthwiseTensorProductLinear(hidden, first, init=init)
-        self.second = SharedTensorProductLinear(hidden, config.value_channels, init=init)
+        self.first = DepthwiseTensorProductLinear(hidden, first, init=init, parity=config.parity)
+        self.second = SharedTensorProductLinear(hidden, config.value_channels, init=init, parity=config.parity)
         self.radial = RadialFunction(config.radial_widths, self.first.num_path_weights)
 
     def forward(
@@ -199,7 +199,7 @@ class _LinearMessages(_Attention):
     ) -> None:
         super().__init__(config, channels_in, channels_out, attends)
         self.product = DepthwiseTensorProductLinear(
-            config.messages_of(channels_in), product_channels, init=config.initialisation
+            config.messages_of(channels_in), product_channels, init=config.initialisation, parity=config.parity
         )
         self.radial = RadialFunction(config.radial_widths, self.product.num_path_weights)
 

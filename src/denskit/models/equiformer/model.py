@@ -1,7 +1,7 @@
 """Equiformer (Liao and Smidt, ICLR 2023), evaluated in the edge frame.
 
-The function is the published one for molecular dynamics data: SE(3) features, equivariant graph attention with MLP
-logits and non-linear messages; also its dot-product and linear-message forms, and the two variants of the DeNS paper
+The function is the published one for molecular dynamics data: SE(3) features (with ``parity``: E(3)), equivariant graph
+attention with MLP logits and non-linear messages; also its dot-product and linear-message forms, and the two variants of the DeNS paper
 without attention, with and without layer normalisation (the latter is close to SEGNN).  Tensor products are computed as
 SO(2) contractions: see :mod:`denskit.geometry.so2`.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -132,13 +132,14 @@ class MatrixHead(nn.Module):
 class Equiformer(Backbone):
     """Equiformer as a backbone, with DeNS's force encoding when there is a noise head."""
 
-    symmetry = "SO(3)"
+    symmetry: Literal["SO(3)", "O(3)"] = "SO(3)"
     gauge_exact = True
     head_types: ClassVar = {"0": EnergyHead, "1": VectorHead, "0+2": MatrixHead}
     config: EquiformerConfig
 
     def __init__(self, config: EquiformerConfig, heads: dict[str, str], force_input_scale: float) -> None:
         super().__init__(config)
+        self.symmetry = "O(3)" if config.parity else "SO(3)"
         channels, init = config.channels, config.initialisation
         # without norms in the blocks the final one remains; gradient forces see only its scalars
         self.symmetric_sites = config.norm == "merged" or (config.norm == "none" and config.forces == "gradient")

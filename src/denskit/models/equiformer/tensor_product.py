@@ -22,10 +22,13 @@ def _rows(l1: tuple[int, ...], channels: tuple[int, ...], m: int, device: torch.
 
 class _PathLinear(nn.Module):
     """All paths from degrees 0..l_max with an edge of the same degrees into degrees 0..l_out, mixed by one matrix
-    [channels of all paths into l3, C'_l3] for each l3; a bias on the scalars."""
+    [channels of all paths into l3, C'_l3] for each l3; a bias on the scalars.  ``parity``: even paths alone."""
 
-    def __init__(self, channels_in: Sequence[int], channels_out: Sequence[int], *, init: Initialisation) -> None:
+    def __init__(
+        self, channels_in: Sequence[int], channels_out: Sequence[int], *, init: Initialisation, parity: bool = False
+    ) -> None:
         super().__init__()
+        self.parity = parity
         self.channels_in, self.channels_out = tuple(channels_in), tuple(channels_out)
         self.widths = self.plan(0).widths
         self.weights = nn.ParameterList(
@@ -37,7 +40,7 @@ class _PathLinear(nn.Module):
 
     def plan(self, m_max: int) -> CouplePlan:
         """The layout with orders up to m_max."""
-        return couple_plan(self.channels_in, len(self.channels_out) - 1, m_max)
+        return couple_plan(self.channels_in, len(self.channels_out) - 1, m_max, self.parity)
 
     @property
     def num_path_weights(self) -> int:
@@ -73,8 +76,10 @@ class DepthwiseTensorProductLinear(_PathLinear):
 class SharedTensorProductLinear(_PathLinear):
     """Tensor product whose path weights are parameters, then a linear layer: together one SO(2) linear layer."""
 
-    def __init__(self, channels_in: Sequence[int], channels_out: Sequence[int], *, init: Initialisation) -> None:
-        super().__init__(channels_in, channels_out, init=init)
+    def __init__(
+        self, channels_in: Sequence[int], channels_out: Sequence[int], *, init: Initialisation, parity: bool = False
+    ) -> None:
+        super().__init__(channels_in, channels_out, init=init, parity=parity)
         self.path_weights = nn.ParameterList(nn.Parameter(torch.empty(width)) for width in self.widths)
         for weight in self.path_weights:
             initialise(weight, 1, init)
@@ -89,24 +94,25 @@ class SharedTensorProductLinear(_PathLinear):
         plan, out = self.plan(max(degrees)), []
         for m in range(max(degrees) + 1):
             blocks = [block for block in plan.blocks if block.m == m and block.l3 in scaled]
-            matrix = _order_matrix(blocks, scaled, self.channels_in)
-            rows, flat = rows_of(m), f[m].flatten(1)
+            apart = m == 0 or self.parity  # then the rows +m and -m do not mix
+            even = _paths_matrix(blocks, True, scaled, self.channels_in)
+            odd = None if apart else _paths_matrix(blocks, False, scaled, self.channels_in)
+            matrix = even if odd is None else torch.cat((torch.cat((even, -odd), 1), torch.cat((odd, even), 1)), 0)
+            flat = f[m].flatten(0, 1) if apart else f[m].flatten(1)
             if m == 0 and 0 in scaled:  # the bias of the scalars is zero on all other columns
                 bias = torch.cat((self.bias, matrix.new_zeros(matrix.shape[1] - len(self.bias))))
                 mixed = torch.addmm(bias, flat, matrix)
             else:
                 mixed = flat @ matrix
-            out.append(mixed.unflatten(1, (rows, matrix.shape[1] // rows)))
+            out.append(mixed.reshape(len(f[m]), rows_of(m), even.shape[1]))
         return out
 
 
-def _order_matrix(blocks: Sequence[CoupledBlock], scaled: dict[int, Tensor], channels_in: tuple[int, ...]) -> Tensor:
-    """Matrix of one order: A for m = 0, else [[A, -B], [B, A]] on the concatenated pair (+m, -m)."""
-    even = torch.cat([_gathered(block, True, scaled[block.l3], channels_in) for block in blocks], 1)
-    if blocks[0].m == 0:
-        return even
-    odd = torch.cat([_gathered(block, False, scaled[block.l3], channels_in) for block in blocks], 1)
-    return torch.cat((torch.cat((even, -odd), 1), torch.cat((odd, even), 1)), 0)
+def _paths_matrix(
+    blocks: Sequence[CoupledBlock], even: bool, scaled: dict[int, Tensor], channels_in: tuple[int, ...]
+) -> Tensor:
+    """Matrix of the even or odd paths of one order: together [[A, -B], [B, A]] on the concatenated pair (+m, -m)."""
+    return torch.cat([_gathered(block, even, scaled[block.l3], channels_in) for block in blocks], 1)
 
 
 def _gathered(block: CoupledBlock, even: bool, weight: Tensor, channels_in: tuple[int, ...]) -> Tensor:

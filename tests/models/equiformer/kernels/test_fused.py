@@ -64,14 +64,15 @@ def _double_and_poisoned() -> object:
     torch.set_default_dtype(torch.float32)
 
 
+@pytest.mark.parametrize("parity", [False, True])
 @pytest.mark.parametrize(
     ("channels", "m_max", "edges"),
     [((5,), 0, 7), ((4, 3), 1, 7), ((6, 4, 3), 2, 9), ((6, 4, 3), 0, 9), ((3, 5, 2, 4), 3, 6), ((3, 5, 2, 4), 1, 6),
      ((4, 3), 1, 0), ((20, 16, 11), 2, 5), ((3, 2, 2, 2, 9), 2, 4)],  # rows of more than eight numbers; l = 4
 )  # fmt: skip
-def test_couple(channels: tuple[int, ...], m_max: int, edges: int) -> None:
+def test_couple(channels: tuple[int, ...], m_max: int, edges: int, parity: bool) -> None:
     degrees = len(channels)
-    plan = couple_plan(channels, degrees - 1, m_max)
+    plan = couple_plan(channels, degrees - 1, m_max, parity)
     source, target = ends(edges)
     nodes = [torch.randn(ATOMS, 2 * l + 1, c) for _ in range(2) for l, c in enumerate(channels)]
 

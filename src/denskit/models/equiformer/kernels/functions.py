@@ -76,7 +76,7 @@ def couple(
     radial: Tensor,
 ) -> list[Tensor]:
     """As :func:`denskit.models.equiformer.kernels.reference.couple`."""
-    layout = (plan.channels, plan.l_out, plan.m_max, source.long(), target.long())
+    layout = (plan.channels, plan.l_out, plan.m_max, plan.parity, source.long(), target.long())
     inputs = _full([*at_source, *at_target, *wigner[: len(plan.channels)], radial])
     return list(_Operation.apply("couple", layout, *inputs))
 

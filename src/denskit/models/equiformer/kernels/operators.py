@@ -39,8 +39,8 @@ class Operation(NamedTuple):
 
 OPERATIONS = {
     "couple": Operation(
-        "int[] channels, int l_out, int m_max, Tensor source, Tensor target",
-        lambda channels, l_out, m_max, *edges: (couple_plan(tuple(channels), l_out, m_max), *edges),
+        "int[] channels, int l_out, int m_max, bool parity, Tensor source, Tensor target",
+        lambda channels, l_out, m_max, parity, *edges: (couple_plan(tuple(channels), l_out, m_max, parity), *edges),
         lambda plan, source, target, inputs: [
             inputs[-1].new_empty(source.shape[0], rows_of(block.m), block.width) for block in plan.blocks
         ],

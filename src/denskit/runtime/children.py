@@ -1,0 +1,47 @@
+"""Processes of this program that another one starts, and that end with it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import IO
+
+_PARENT = "DENSKIT_PARENT"  # its process number
+_ON_DEATH_OF_PARENT = 1  # PR_SET_PDEATHSIG of Linux's prctl
+
+Stream = IO[bytes] | IO[str] | int | None
+
+
+def start_denskit(
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    output: Stream,
+    errors: Stream,
+    given: Stream = None,
+) -> subprocess.Popen[bytes]:
+    """Start ``denskit`` with these arguments, in a session of its own: Ctrl-C reaches this process alone.
+
+    ``output``, ``errors`` and ``given``: its standard streams, as of :class:`subprocess.Popen`.
+    """
+    return subprocess.Popen(
+        [sys.executable, "-m", "denskit", *arguments], env={**environment, _PARENT: str(os.getpid())},
+        stdin=given, stdout=output, stderr=errors, start_new_session=True,
+    )  # fmt: skip
+
+
+def end_with_parent() -> None:
+    """In a process of :func:`start_denskit`: get SIGTERM when the process that started it has ended, however it did.
+
+    A kill cannot be caught, so a parent cannot always end its children itself.  On Linux only.
+    """
+    parent = os.environ.pop(_PARENT, None)  # not for processes that this one starts
+    if parent is None or not sys.platform.startswith("linux"):
+        return
+    ctypes.CDLL(None).prctl(_ON_DEATH_OF_PARENT, signal.SIGTERM)
+    if str(os.getppid()) != parent:  # it ended before
+        signal.raise_signal(signal.SIGTERM)
