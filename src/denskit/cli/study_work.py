@@ -25,6 +25,7 @@ from denskit.evaluation.study.collect import collect
 from denskit.evaluation.study.committees import committees_of, require_one_split
 from denskit.evaluation.study.config import StudyConfig, changed, file_name, load_study, write_study
 from denskit.evaluation.study.data import problems_of, require_settings
+from denskit.evaluation.study.noise_weights import unequal_weights, weights_to_take
 from denskit.evaluation.study.running import StudyFolder, run_all
 from denskit.evaluation.study.runs import StudyRun, runs_of
 from denskit.evaluation.study.tables import as_rich, write_tables
@@ -68,7 +69,8 @@ def train_and_report(
             pass
     all_trained = all(folder.judged(run) for run in runs_of(study))
     costs = {} if all_trained else _costs(study, source, folder)
-    for line in [*_announce(study, folder, costs, processes), *(_warnings(study, costs, asked) if costs else ())]:
+    warnings = _warnings(study, folder, costs, asked) if costs else []
+    for line in [*_announce(study, folder, costs, processes), *warnings]:
         typer.echo(line)
     if dry_run:
         return
@@ -104,7 +106,7 @@ def train_and_report(
         raise typer.Exit(1)
 
 
-def _warnings(study: StudyConfig, costs: Mapping[str, Cost], asked: bool) -> list[str]:
+def _warnings(study: StudyConfig, folder: StudyFolder, costs: Mapping[str, Cost], asked: bool) -> list[str]:
     """What speaks against the comparison, and against a gain by DeNS: the data, else the length of its trainings."""
     found = question.data_warnings(study)
     variants: dict[str, list[str]] = {}
@@ -112,7 +114,10 @@ def _warnings(study: StudyConfig, costs: Mapping[str, Cost], asked: bool) -> lis
         for message in messages:
             variants.setdefault(message, []).append(variant)
     said = [f"warning: {', '.join(names)}: {message}" for message, names in variants.items()]
-    return [*timing.unequal_batches(study, costs), *said, *question.advice(study, costs, warned=found, asked=asked)]
+    weights = unequal_weights(weights_to_take(study, folder))
+    weighed = [] if weights is None else [": ".join(weights)]
+    advice = question.advice(study, costs, warned=found, asked=asked)
+    return [*timing.unequal_batches(study, costs), *weighed, *said, *advice]
 
 
 def _saved(study: StudyConfig, folder: StudyFolder) -> str:
@@ -241,8 +246,9 @@ def study_of_question(
     study, said = again or question.asked_anew(file, frames, overrides, kept)
     if to_fit is not None:
         return _sized_question(study, said, file, folder, to_fit, processes, both="axes.training.lr" in keys)
+    study, weighed = question.at_one_weight(study, folder)
     source, study, more = folder.keep(study, draft=dry_run)
-    for line in [*said, *more]:
+    for line in [*said, *weighed, *more]:
         typer.echo(line)
     steps = "; its trainings keep their length: for another give another --output" if hours is not None else ""
     continues = kept is not None and (study == kept or folder.has_begun())
@@ -266,7 +272,8 @@ def _sized_question(
     write_study(study, draft)
     costs, working = _costs(study, draft, folder), timing.abreast(study, processes)
     study, shortened = question.sized(study, costs, hours, working, both=both)
-    for line in shortened:
+    study, weighed = question.at_one_weight(study, folder)
+    for line in [*shortened, *weighed]:
         typer.echo(line)
     write_study(study, source)
     draft.unlink(missing_ok=True)

@@ -14,6 +14,8 @@ from denskit.data.inspection.nearest import nearest_of
 from denskit.data.periodicity import mostly_crystals
 from denskit.data.records import unknown_elements
 from denskit.tasks import FOR_CRYSTALS, FOR_SOME_MOLECULES, DenoisingConfig, DeNSConfig
+from denskit.training.fitted_loss import fit_loss_to_energies
+from denskit.training.fitted_settings import training_for
 from denskit.training.loader import steps_per_epoch
 from denskit.training.schedule import Schedule
 from denskit.training.settings import RunConfig
@@ -99,6 +101,17 @@ def fit_weight_to_length(config: RunConfig, source: Source) -> tuple[RunConfig, 
         f"errors than {task.coefficient:g} after 1,000 epochs of 50 structures of three molecules (docs/dens.md)"
     )
     return config.model_copy(update={"task": task.model_copy(update=dict(FOR_SOME_MOLECULES))}), [message]
+
+
+def fitted_weight(config: RunConfig, source: Source) -> tuple[float, list[str]]:
+    """The weight of the noise that a training with DeNS on these structures takes, and what it says of it as some
+    molecules trained to the end.  Raises as the steps that decide."""
+    config = config.model_copy(update={"training": training_for(config, len(source))})
+    for fit in (fit_loss_to_energies, fit_dens_to_crystals, fit_sigma_to_data):
+        config, _ = fit(config, source)
+    config, said = fit_weight_to_length(config, source)
+    assert isinstance(config.task, DeNSConfig)
+    return config.task.coefficient, said
 
 
 def fit_sigma_to_data(config: RunConfig, source: Source) -> tuple[RunConfig, list[str]]:
