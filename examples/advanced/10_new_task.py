@@ -55,8 +55,8 @@ class AcrossBondsDeNS(DeNS):
 
 
 # %%
-# In a file of its own, with one line in ``TASKS``, it becomes ``task=...`` of ``denskit train``:
-# :doc:`/adding_a_task`.
+# In a file of its own, with one line in ``TASKS`` or in a package of yours, it becomes ``task=...`` of
+# ``denskit train``: :doc:`/adding_a_task`.
 #
 # Train with it
 # -------------

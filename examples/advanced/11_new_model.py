@@ -96,8 +96,8 @@ class Distances(Backbone):
 # %%
 # Register and train
 # ------------------
-# In Denskit's sources this line stands in ``denskit/models/__init__.py``: :doc:`/adding_a_model`. It holds for this
-# process only.
+# In Denskit's sources this line stands in ``denskit/models/__init__.py``, and a package of yours names its model as an
+# entry point: :doc:`/adding_a_model`. Here it holds for this process only.
 
 MODELS["distances"] = ModelEntry(DistancesConfig, Distances)
 

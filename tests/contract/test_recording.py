@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from pydantic import TypeAdapter
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -20,7 +19,7 @@ from denskit.geometry.neighbors import build_neighbors
 from denskit.geometry.padding import padded_shape, with_ghosts
 from denskit.models.execution import Execution
 from denskit.random import keys_for
-from denskit.tasks import TASKS, DeNS, DeNSConfig, EnergyForces, EnergyForcesConfig, Task, TaskConfig, build_task
+from denskit.tasks import TASKS, DeNS, DeNSConfig, EnergyForces, EnergyForcesConfig, Task, build_task
 from denskit.training.batch_loss import batch_loss, counts_of, terms_without
 
 from tolerances import SAME_GRADIENT64
@@ -75,7 +74,7 @@ def test_ghosts_change_nothing(name: str, systems: dict[str, System]) -> None:
 def test_ghosts_change_no_term(name: str, systems: dict[str, System]) -> None:
     """Whatever the model says of them."""
     settings = {"stress_weight": 1.0, "forces_weight": 1.0, "probability": 1.0, "strain_probability": 1.0}
-    config = TypeAdapter(TaskConfig).validate_python({"name": name})
+    config = TASKS[name].config()
     config = config.model_copy(update={key: value for key, value in settings.items() if hasattr(config, key)})
     task = build_task(config)
     batch, targets = collate([systems[of] for of in ("ethanol", "triclinic", "water")], torch.float64)

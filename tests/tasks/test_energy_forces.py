@@ -1,8 +1,9 @@
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 import torch
-from pydantic import TypeAdapter, ValidationError
 
 from denskit.random import keys_for
 from denskit.tasks import (
@@ -11,7 +12,7 @@ from denskit.tasks import (
     DeNSConfig,
     EnergyForces,
     EnergyForcesConfig,
-    TaskConfig,
+    TaskEntry,
     build_task,
     total_loss,
 )
@@ -52,16 +53,26 @@ def test_absent_labels_may_be_nan(loss: str) -> None:
 
 
 def test_tasks_are_built_by_name() -> None:
-    config = TypeAdapter(TaskConfig).validate_python({"name": "dens", "sigma": 0.1})
-    task = build_task(config)
+    task = build_task(DeNSConfig(sigma=0.1))
     assert isinstance(task, DeNS)
     assert task.config == DeNSConfig(sigma=0.1)
     assert task.heads == {"noise": "1"}
     assert isinstance(build_task(EnergyForcesConfig()), EnergyForces)
     assert build_task(EnergyForcesConfig()).heads == {}
     assert set(TASKS) == {"energy_forces", "dens", "cell_dens", "noisy_nodes", "ndem", "anids"}
-    with pytest.raises(ValidationError, match="energy_forces"):
-        TypeAdapter(TaskConfig).validate_python({"name": "denoise"})
+    assert all(entry.config().name == name for name, entry in TASKS.items())
+
+
+class _OwnConfig(DeNSConfig):
+    name: Literal["own"] = "own"  # type: ignore[assignment]
+
+
+def test_a_task_that_is_not_among_the_tasks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would train, and nothing could open its run."""
+    with pytest.raises(ValueError, match=r"task=own is not in denskit.tasks.TASKS; .* TASKS\['own'\] = TaskEntry"):
+        build_task(_OwnConfig())
+    monkeypatch.setitem(TASKS, "own", TaskEntry(_OwnConfig, DeNS))
+    assert isinstance(build_task(_OwnConfig()), DeNS)
 
 
 @pytest.mark.parametrize("loss", ["published", "published_oc20", "paper"])

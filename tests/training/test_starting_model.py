@@ -72,7 +72,7 @@ def test_given_numbers_are_taken(tiny: Tiny) -> None:
         "compositions": [{"C": 2, "H": 6, "O": 1}],
     }  # fmt: skip
     assert scaling["elements"] == [1, 6, 8]
-    again = RunConfig.model_validate({**config.model_dump(), "model": config.model})
+    again = RunConfig.model_validate({**config.model_dump(), "model": config.model, "task": config.task})
     assert again == config
 
 

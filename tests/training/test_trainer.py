@@ -34,7 +34,7 @@ from denskit.evaluation.evaluate import evaluate
 from denskit.models.base import ForceField
 from denskit.models.model_file import load_model, read_header
 from denskit.runtime.processes import join_processes
-from denskit.tasks import TASKS, EnergyForces, Term
+from denskit.tasks import TASKS, EnergyForces, EnergyForcesConfig, TaskEntry, Term
 from denskit.training.checkpoint import load_checkpoint, save_checkpoint
 from denskit.training.load_config import RunConfig, load_config
 from denskit.training.loader import StepWork
@@ -490,7 +490,7 @@ class _Coordinated(EnergyForces):
 
 def test_a_task_may_have_a_head_of_its_own(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is trained, and nothing that predicts energies and forces asks for it."""
-    monkeypatch.setitem(TASKS, "energy_forces", _Coordinated)
+    monkeypatch.setitem(TASKS, "energy_forces", TaskEntry(EnergyForcesConfig, _Coordinated))
     run = train(tiny("task=energy_forces", "training.max_steps=40", "training.lr=1e-2"))
     rows = list(csv.DictReader(RunFolder(run).metrics.open(newline="")))
     assert float(rows[-1]["train_loss_coordination"]) < 0.8 * float(rows[0]["train_loss_coordination"])

@@ -14,20 +14,32 @@ from denskit.data.datasets.md17 import load_md17
 from denskit.data.datasets.open_catalyst import load_oc20, load_oc22
 from denskit.data.loading import WEIGHTED, LoadedData, load_files, read_file, split_of
 from denskit.data.splits import PARTS, Splits
+from denskit.runtime.registry import Registry
 
 __all__ = [
     "DATASETS", "DataConfig", "LoadedData", "Source", "SplitConfig", "Splits", "Subset", "collate", "load_data",
     "read_file", "split_of",
 ]  # fmt: skip
 
-DATASETS: dict[str, Callable[[DataConfig, int, Sequence[str]], LoadedData]] = {
-    "file": load_files,
-    "md17": load_md17,
-    "rmd17": load_md17,
-    "embedded": load_embedded,
-    "oc20": load_oc20,
-    "oc22": load_oc22,
-}
+Loader = Callable[[DataConfig, int, Sequence[str]], LoadedData]
+
+
+def _problem(name: str, entry: object) -> str | None:
+    return None if callable(entry) else f"wanted a function load(config, seed, required), found {entry!r:.199}"
+
+
+DATASETS: Registry[Loader] = Registry(
+    "dataset",
+    {
+        "file": load_files,
+        "md17": load_md17,
+        "rmd17": load_md17,
+        "embedded": load_embedded,
+        "oc20": load_oc20,
+        "oc22": load_oc22,
+    },
+    _problem,
+)
 
 _BELONG = (  # keys, the datasets that read them
     (("molecule",), ("md17", "rmd17", "embedded")),
@@ -45,8 +57,10 @@ def load_data(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED)
     """
     if config.name not in DATASETS:
         near = get_close_matches(config.name, DATASETS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"data.name={config.name!r} is not a dataset ({', '.join(DATASETS)}){hint}")
+        if not near:
+            raise ValueError(f"data.name={config.name}: {DATASETS.absent(config.name)}")
+        known = ", ".join(DATASETS)
+        raise ValueError(f"data.name={config.name!r} is not a dataset ({known}); did you mean {near[0]!r}?")
     for keys, names in _BELONG:
         for key in keys:
             default = DataConfig.model_fields[key].default  # a saved configuration names every key

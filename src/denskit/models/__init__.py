@@ -18,6 +18,7 @@ from denskit.models.esen import ESEN, ESENConfig
 from denskit.models.esen.published import IMPORTER as esen_importer
 from denskit.models.published_checkpoint import Importer
 from denskit.models.scaling import Scaling
+from denskit.runtime.registry import Registry, settings_problem
 
 
 class ModelEntry(NamedTuple):
@@ -28,13 +29,25 @@ class ModelEntry(NamedTuple):
     importer: Importer | None = None
 
 
-MODELS = {
-    "equiformer": ModelEntry(EquiformerConfig, Equiformer, equiformer_importer),
-    "equiformer_v2": ModelEntry(EquiformerV2Config, EquiformerV2, equiformer_v2_importer),
-    "equiformer_v3": ModelEntry(EquiformerV3Config, EquiformerV3, equiformer_v3_importer),
-    "esen": ModelEntry(ESENConfig, ESEN, esen_importer),
-    "escn": ModelEntry(ESCNConfig, ESCN, escn_importer),
-}
+def _problem(name: str, entry: object) -> str | None:
+    wanted = "ModelEntry(Config, Backbone)"
+    problem = settings_problem(name, entry, wanted, ModelEntry, ModelConfig)
+    if problem is None and not issubclass(entry.backbone, Backbone):  # type: ignore[attr-defined]
+        problem = f"wanted {wanted}, found {entry.backbone!r:.199}"  # type: ignore[attr-defined]
+    return problem
+
+
+MODELS = Registry(
+    "model",
+    {
+        "equiformer": ModelEntry(EquiformerConfig, Equiformer, equiformer_importer),
+        "equiformer_v2": ModelEntry(EquiformerV2Config, EquiformerV2, equiformer_v2_importer),
+        "equiformer_v3": ModelEntry(EquiformerV3Config, EquiformerV3, equiformer_v3_importer),
+        "esen": ModelEntry(ESENConfig, ESEN, esen_importer),
+        "escn": ModelEntry(ESCNConfig, ESCN, escn_importer),
+    },
+    _problem,
+)
 
 
 def build_force_field(config: ModelConfig, *, heads: dict[str, str], scaling: Scaling) -> ForceField:

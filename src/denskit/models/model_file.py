@@ -142,7 +142,7 @@ def load_model(path: str | os.PathLike[str], device: str | torch.device = "cpu",
     header = read_header(path)
     name = header["model"].get("name")
     if not isinstance(name, str) or name not in MODELS:
-        raise ValueError(f"{path} holds a model {name!r:.99}; this Denskit has {', '.join(MODELS)}")
+        raise ValueError(f"{path}: {MODELS.absent(name)}")
     with naming(path, "does not fit this version of Denskit, or is damaged"):
         config = MODELS[name].config.model_validate(header["model"])
         scaling = Scaling.from_dict(header["scaling"])

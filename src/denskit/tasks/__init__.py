@@ -3,36 +3,60 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
-from pydantic import Field
-
+from denskit.runtime.registry import Registry, settings_problem
 from denskit.tasks.anids import AniDS, AniDSConfig
 from denskit.tasks.base import LearnedTask, Task, Term, total_loss
 from denskit.tasks.cell_dens import CellDeNS, CellDeNSConfig
 from denskit.tasks.corruption import DenoisingConfig
 from denskit.tasks.dens import FOR_CRYSTALS, FOR_SOME_MOLECULES, DeNS, DeNSConfig
-from denskit.tasks.energy_forces import FOR_MANY_MATERIALS, EnergyForces, EnergyForcesConfig
+from denskit.tasks.energy_forces import FOR_MANY_MATERIALS, EnergyForces, EnergyForcesConfig, LossConfig
 from denskit.tasks.ndem import NDeM, NDeMConfig
 from denskit.tasks.noisy_nodes import NoisyNodes, NoisyNodesConfig
 
-TaskConfig = Annotated[
-    EnergyForcesConfig | DeNSConfig | CellDeNSConfig | NoisyNodesConfig | NDeMConfig | AniDSConfig,
-    Field(discriminator="name"),
-]
 Denoises = DeNSConfig | NoisyNodesConfig
-TASKS: dict[str, Callable[[Any], Task]] = {
-    "energy_forces": EnergyForces, "dens": DeNS, "cell_dens": CellDeNS, "noisy_nodes": NoisyNodes,
-    "ndem": NDeM, "anids": AniDS,
-}  # fmt: skip
 
 
-def build_task(config: TaskConfig) -> Task:
-    """The task that the settings describe.  Its draws depend on the keys it is given, never on state of its own."""
-    return TASKS[config.name](config)
+class TaskEntry(NamedTuple):
+    """A task: its settings, and the task(settings)."""
+
+    config: type[LossConfig]
+    task: Callable[[Any], Task]
 
 
-def denoises(config: TaskConfig) -> TypeGuard[Denoises]:
+def _problem(name: str, entry: object) -> str | None:
+    return settings_problem(name, entry, "TaskEntry(Config, Task)", TaskEntry, LossConfig)
+
+
+TASKS = Registry(
+    "task",
+    {
+        "energy_forces": TaskEntry(EnergyForcesConfig, EnergyForces),
+        "dens": TaskEntry(DeNSConfig, DeNS),
+        "cell_dens": TaskEntry(CellDeNSConfig, CellDeNS),
+        "noisy_nodes": TaskEntry(NoisyNodesConfig, NoisyNodes),
+        "ndem": TaskEntry(NDeMConfig, NDeM),
+        "anids": TaskEntry(AniDSConfig, AniDS),
+    },
+    _problem,
+)
+
+
+def build_task(config: LossConfig) -> Task:
+    """The task that the settings describe.  Its draws depend on the keys it is given, never on state of its own.
+
+    Raises ValueError for settings of a task that is not in ``TASKS``: a run with them could not be opened.
+    """
+    if config.name not in TASKS:
+        raise ValueError(
+            f"task={config.name} is not in denskit.tasks.TASKS; in a script TASKS[{config.name!r}] = TaskEntry(Config, "
+            "Task) adds it, and a package names it as an entry point (docs/adding_a_task.md)"
+        )
+    return TASKS[config.name].task(config)
+
+
+def denoises(config: LossConfig) -> TypeGuard[Denoises]:
     """Whether the head of a task predicts noise of a known sigma, so that its error can be measured."""
     return isinstance(config, Denoises) and not isinstance(config, AniDSConfig)
 
@@ -40,6 +64,6 @@ def denoises(config: TaskConfig) -> TypeGuard[Denoises]:
 __all__ = [
     "FOR_CRYSTALS", "FOR_MANY_MATERIALS", "FOR_SOME_MOLECULES", "TASKS", "AniDS", "AniDSConfig", "CellDeNS",
     "CellDeNSConfig", "DeNS", "DeNSConfig", "Denoises", "DenoisingConfig", "EnergyForces", "EnergyForcesConfig",
-    "LearnedTask", "NDeM", "NDeMConfig", "NoisyNodes", "NoisyNodesConfig", "Task", "TaskConfig", "Term", "build_task",
-    "denoises", "total_loss",
+    "LearnedTask", "LossConfig", "NDeM", "NDeMConfig", "NoisyNodes", "NoisyNodesConfig", "Task", "TaskEntry", "Term",
+    "build_task", "denoises", "total_loss",
 ]  # fmt: skip

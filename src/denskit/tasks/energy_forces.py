@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from pydantic import Field, model_validator
@@ -19,11 +19,13 @@ FOR_MANY_MATERIALS = {"energy_loss": "mae_per_atom", "energy_weight": 20.0, "for
 
 
 class LossConfig(Settings):
-    """Weights and form of the terms that all tasks share.
+    """Weights and form of the terms that all tasks share; the settings of every task derive from it.
 
     A term of weight 0 is left out: its label and its prediction may be absent.
     """
 
+    if TYPE_CHECKING:
+        name: str  # every task has its own, with a default
     energy_weight: float = Field(default=1.0, ge=0)
     """Weight of the energy term (the paper's lambda_E)."""
     forces_weight: float = Field(default=80.0, ge=0)

@@ -24,7 +24,13 @@ from denskit.settings import ON_RESUME, marked
 from denskit.training.settings import RunConfig
 
 FORMAT_VERSION = 3
-MAY_CHANGE = marked(RunConfig, ON_RESUME)  # when a run is resumed
+MAY_CHANGE = marked(RunConfig, ON_RESUME)  # when a run is resumed, whatever its model and task
+
+
+def may_change(config: RunConfig) -> frozenset[str]:
+    """Dotted keys of the settings that may differ when a run is resumed, also those of its model and task alone."""
+    sections = ((name, getattr(config, name)) for name in ("model", "task"))
+    return MAY_CHANGE.union(f"{name}.{key}" for name, own in sections for key in marked(type(own), ON_RESUME))
 
 
 @dataclass(frozen=True, kw_only=True)

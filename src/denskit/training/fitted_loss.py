@@ -8,7 +8,7 @@ from denskit.batch import System
 from denskit.data.base import Source, evenly
 from denskit.models.fitted_scaling import Statistics
 from denskit.models.reference_fit import fit_references
-from denskit.tasks import FOR_MANY_MATERIALS
+from denskit.tasks import FOR_MANY_MATERIALS, LossConfig
 from denskit.training.settings import RunConfig
 
 SAMPLE = 1000  # training structures whose energies are compared
@@ -21,10 +21,14 @@ def fit_loss_to_energies(config: RunConfig, source: Source) -> tuple[RunConfig, 
 
     Where energies per atom are further from the references of the elements than ``FAR_APART`` times the mean force, the
     defaults, which are for molecules, hardly learn them; ``FOR_MANY_MATERIALS`` replaces them.  All stay with
-    ``training.init_from``, and where one of these settings or the form of the loss is given.
+    ``training.init_from``, where one of these settings or the form of the loss is given, and where the task has
+    defaults of its own for them.
     """
     task = config.task
     if config.training.init_from is not None or {*FOR_MANY_MATERIALS, "loss"} & task.model_fields_set:
+        return config, []
+    fields = type(task).model_fields
+    if any(fields[name].default != LossConfig.model_fields[name].default for name in FOR_MANY_MATERIALS):
         return config, []
     spread, force = energy_spread(list(evenly(source, SAMPLE)))
     if not spread > FAR_APART * force > 0:

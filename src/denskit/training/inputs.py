@@ -10,7 +10,7 @@ from typing import Any
 from denskit.data.readers.formats import files_in, is_there
 from denskit.data.splits import PARTS, content_in_words, identity_of
 from denskit.reading.remote import address_of
-from denskit.training.checkpoint import MAY_CHANGE, Checkpoint
+from denskit.training.checkpoint import Checkpoint, may_change
 from denskit.training.run_folder import RunFolder, model_file
 from denskit.training.settings import RunConfig
 
@@ -85,7 +85,7 @@ def require_same_settings(
     own |= {*may_move, *(f"{key}.{part}.path" for key in may_move for part in range(len(config.data.parts)))}  # lists
     before = config.completed(checkpoint.config | {"training structures": checkpoint.num_train})
     now = config.document() | {"training structures": structures}
-    return folder.require_same(before, now, MAY_CHANGE | own)
+    return folder.require_same(before, now, may_change(config) | own)
 
 
 @lru_cache(maxsize=1000)

@@ -18,21 +18,18 @@ from yaml import YAMLError
 
 from denskit.data.config import DataConfig
 from denskit.data.splits import PARTS
-from denskit.models import MODELS, ModelEntry
+from denskit.models import MODELS
 from denskit.models.config import ModelConfig
 from denskit.models.model_file import read_header
 from denskit.presets import preset_names, preset_text
 from denskit.reading.documents import parse_yaml, read_yaml, value_of_word
 from denskit.settings import ON_FINE_TUNING, dotted, marked, problems_of
-from denskit.tasks import TaskConfig
+from denskit.tasks import TASKS
 from denskit.training.run_folder import RunFolder, model_file
 from denskit.training.settings import LENGTHS, RunConfig, TrainingConfig
 
 __all__ = ["RunConfig", "TrainingConfig", "load_config"]
 
-_TASKS: dict[str, type[BaseModel]] = {
-    config.model_fields["name"].default: config for config in get_args(get_args(TaskConfig)[0])
-}
 _DEFAULT_NAMES = {"model": "equiformer", "task": "energy_forces"}
 _NAMED = ("model", "task", "data")  # `task=dens` is short for `task.name=dens`
 Overrides = Sequence[str] | Mapping[str, Any]
@@ -65,6 +62,8 @@ def load_config(preset_or_path: str | os.PathLike[str], overrides: Overrides = (
     for place, content in ((origin, base), (OVERRIDE, changes)):
         _require_sections(place, content)
     base = _apply_molecule(base, changes, origin)
+    if _is_folder(name):
+        _require_here(origin, base)
     asked = (changes.get("model") or {}).get("name")
     if asked not in (None, (base.get("model") or {}).get("name", _DEFAULT_NAMES["model"])):
         base["sizes"] = []
@@ -89,24 +88,23 @@ def load_config(preset_or_path: str | os.PathLike[str], overrides: Overrides = (
     classes = {
         "model": MODELS[merged["model"]["name"]].config,
         "data": DataConfig,
-        "task": _TASKS[merged["task"]["name"]],
+        "task": TASKS[merged["task"]["name"]].config,
         "training": TrainingConfig,
     }
     return _Checker(origin, changes, classes).run_config(merged)
 
 
 def _choices() -> dict[str, dict[str, type[BaseModel]]]:
-    """Classes of settings by section and name; a script may add a model to MODELS at any time.
+    """Classes of settings by section and name; a script may add to MODELS and TASKS at any time.
 
-    Raises ValueError for an entry of MODELS under another name than its settings have.
+    Raises ValueError for an entry of another kind, or under another name than its settings have.
     """
-    for name, entry in MODELS.items():
-        found = entry.config.model_fields["name"].default if isinstance(entry, ModelEntry) else entry
-        if found != name:
-            raise ValueError(
-                f"MODELS[{name!r}]: wanted ModelEntry(Config, Backbone), Config with the name {name!r}, found {found!r}"
-            )
-    return {"model": {name: entry.config for name, entry in MODELS.items()}, "task": _TASKS}
+    for registry in (MODELS, TASKS):
+        for name, entry in registry.items():
+            if problem := registry.problem(name, entry):
+                raise ValueError(f"{registry.kind.upper()}S[{name!r}]: {problem}")
+    models: dict[str, type[BaseModel]] = {name: entry.config for name, entry in MODELS.items()}
+    return {"model": models, "task": {name: entry.config for name, entry in TASKS.items()}}
 
 
 def settings_classes() -> dict[str, type[BaseModel]]:
@@ -139,6 +137,14 @@ def _require_sections(place: str, content: Mapping[str, Any]) -> None:
         for r in rows
     ):
         raise ValueError(f"{place}: sizes={rows!r}: a list of rows is wanted, each with up_to, and model or training")
+
+
+def _require_here(origin: str, run: Mapping[str, Any]) -> None:
+    """Raise ValueError where a run has a model or task that nothing here gives."""
+    for registry in (MODELS, TASKS):
+        name = (run.get(registry.kind) or {}).get("name", _DEFAULT_NAMES[registry.kind])
+        if isinstance(name, str) and name not in registry:
+            raise ValueError(f"{origin}: {registry.absent(name)}")
 
 
 def _preset(name: str) -> str:

@@ -14,7 +14,7 @@ from denskit.data.config import DataConfig
 from denskit.models.config import ModelConfig
 from denskit.reading.remote import address_of
 from denskit.settings import OnResume, Seed, Settings
-from denskit.tasks import TaskConfig, build_task
+from denskit.tasks import LossConfig, build_task
 from denskit.zoo import PREFIX
 
 _INTERVAL = re.compile(r"(\d+(?:\.\d+)?) ?(step|epoch|minute)s?")
@@ -287,7 +287,7 @@ class RunConfig(Settings):
     """Settings of one of ``denskit.models.MODELS``."""
     data: DataConfig
     """Where structures and labels come from."""
-    task: TaskConfig
+    task: SerializeAsAny[InstanceOf[LossConfig]]
     """Training task: energy and forces, DeNS, ..."""
     training: TrainingConfig
     """Optimiser, schedule, length, evaluation, files."""

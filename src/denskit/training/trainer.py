@@ -25,7 +25,7 @@ from denskit.runtime.progress import counted, duration
 from denskit.tasks import build_task
 from denskit.training.best_by import BEST_BY, require_label
 from denskit.training.budget import TimeBudget, lasting
-from denskit.training.checkpoint import MAY_CHANGE, Checkpoint, save_checkpoint
+from denskit.training.checkpoint import Checkpoint, may_change, save_checkpoint
 from denskit.training.hints import hint_after
 from denskit.training.judged_models import JudgedModels
 from denskit.training.loader import Loader, StepWork, steps_per_epoch
@@ -140,7 +140,8 @@ class Trainer:
                 f"{self.folder.path} to begin again. Nothing changed"
             )
         if self.step == self.schedule.total_steps:  # then the record would tell of another training
-            idle = [key for key in changes if key in MAY_CHANGE - _AT_THE_END or key.startswith("data.references.")]
+            later = may_change(self.config) - _AT_THE_END
+            idle = [key for key in changes if key in later or key.startswith("data.references.")]
             if idle:
                 listed = ", ".join(f"{key}={changes[key][1]} (it trained with {changes[key][0]})" for key in idle)
                 raise ValueError(
