@@ -1,9 +1,9 @@
 """Equiformer (Liao and Smidt, ICLR 2023), evaluated in the edge frame.
 
 The function is the published one for molecular dynamics data: SE(3) features (with ``parity``: E(3)), equivariant graph
-attention with MLP logits and non-linear messages; also its dot-product and linear-message forms, and the two variants of the DeNS paper
-without attention, with and without layer normalisation (the latter is close to SEGNN).  Tensor products are computed as
-SO(2) contractions: see :mod:`denskit.geometry.so2`.
+attention with MLP logits and non-linear messages; also its dot-product and linear-message forms, and the two variants
+of the DeNS paper without attention, with and without layer normalisation (the latter is close to SEGNN).  Tensor
+products are computed as SO(2) contractions: see :mod:`denskit.geometry.so2`.
 """
 
 from __future__ import annotations
