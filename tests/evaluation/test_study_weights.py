@@ -33,6 +33,7 @@ TINY = {
     "model.ffn_channels": [8, 4], "training.max_steps": 4, "training.batch_size": 4, "training.warmup": 0,
     "training.warmup_lr": None, "data.split": {"train": 12, "valid": 4, "test": 6},
 }  # fmt: skip
+APART = "model.parity=false"  # of the models whose weight depends on length
 ABLATION = {"DeNS": {"task": "dens"}, "not encoded": {"task": "dens", "task.force_encoding": False}}
 
 
@@ -76,7 +77,7 @@ def weights(study: StudyConfig) -> dict[str, float | None]:
 ])  # fmt: skip
 def test_variants_of_a_question_have_one_weight(water: Path, tmp_path: Path, given: list[str], expected: float) -> None:
     """That of "with DeNS", though settings of "only the noise" alone would give it another."""
-    asked, _ = asked_anew(water, 12, [f"tests.hot={water}", "training.max_steps=300", *given], None)
+    asked, _ = asked_anew(water, 12, [APART, f"tests.hot={water}", "training.max_steps=300", *given], None)
     open_ = weights_to_take(asked, StudyFolder(tmp_path / "out"))
     assert [one.weight for one in open_ if one.run.variant == "only the noise"] == ([] if expected == 7 else [5, 5])
     study, said = at_one_weight(asked, StudyFolder(tmp_path / "out"))
@@ -90,7 +91,9 @@ def test_variants_of_a_question_have_one_weight(water: Path, tmp_path: Path, giv
 
 @pytest.mark.usefixtures("few")
 def test_a_question_at_several_sizes_is_told(water: Path, tmp_path: Path) -> None:
-    asked, _ = asked_anew(water, None, [f"tests.hot={water}", f"axes.{FRAMES}=[12, 24]", "training.epochs=2"], None)
+    asked, _ = asked_anew(
+        water, None, [APART, f"tests.hot={water}", f"axes.{FRAMES}=[12, 24]", "training.epochs=2"], None
+    )
     study, said = at_one_weight(asked, StudyFolder(tmp_path / "out"))
     assert study == asked and not said
     told = unequal_weights(weights_to_take(study, StudyFolder(tmp_path / "out")))
@@ -102,7 +105,7 @@ def test_a_question_at_several_sizes_is_told(water: Path, tmp_path: Path) -> Non
 def test_a_question_that_has_begun_keeps_its_weights(
     water: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words, folder = ["training.max_steps=300", "training.lr=1e-3"], StudyFolder(tmp_path / "out")
+    words, folder = [APART, "training.max_steps=300", "training.lr=1e-3"], StudyFolder(tmp_path / "out")
     before, _ = asked_anew(water, 12, words, None)
     folder.keep(before)
     run = next(run for run in runs_of(before) if run.variant == "with DeNS")
@@ -132,7 +135,7 @@ def test_a_question_is_written_with_its_weight(water: Path, tmp_path: Path, monk
     """Also where the time at hand decides its length."""
     costs = {name: Cost(1.0, 0.0, 12, 4, 6) for name in ("without DeNS", "with DeNS", "only the noise")}
     monkeypatch.setattr(importlib.import_module("denskit.cli.study_work"), "_costs", lambda *_: costs)
-    asking = ["study", str(water), "--question", "dens", "--frames", "12", "--dry-run", f"tests.hot={water}"]
+    asking = ["study", str(water), "--question", "dens", "--frames", "12", "--dry-run", APART, f"tests.hot={water}"]
     for length in (["--hours", "5"], ["training.max_steps=300"]):
         done = CliRunner().invoke(app, [*asking, *length, "-o", str(tmp_path / length[0])])
         assert done.exit_code == 0 and "task.coefficient=20" in done.output, done.output

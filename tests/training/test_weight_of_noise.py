@@ -29,10 +29,11 @@ class _Frames(list[System]):
 def _weight(
     systems: list[System], *overrides: str, batch: int = 4, epochs: int | None = None, preset: str = "equiformer"
 ) -> float:
-    """Of a training on these structures for so many epochs."""
+    """Of a training on these structures for so many epochs, of a model that may tell mirror images apart."""
     config = load_config(
         preset,
         [
+            *["model.parity=false"] * (preset == "equiformer"),
             "data.path=any.extxyz", "task=dens", f"training.batch_size={batch}", "training.drop_last=true",
             f"training.max_steps={(epochs or TO_THE_END) * (len(systems) // batch)}", *overrides,
         ],
@@ -63,7 +64,8 @@ def test_what_was_not_measured_keeps_the_default(systems: dict[str, System]) -> 
         "forces_weight=1",
         "min_atoms=10",
     )
-    for other in (*(f"task.{one}" for one in (*others, "probability=0")), "task=cell_dens", "model.forces=direct"):
+    tasks = (*(f"task.{one}" for one in (*others, "probability=0")), "task=cell_dens")
+    for other in (*tasks, "model.forces=direct", "model.parity=true"):
         assert _weight(frames, other) == 5
     assert _weight(frames, preset="esen") == 5
     liquid = replace(systems["ethanol"], pbc=np.ones(3, bool), cell=20 * np.eye(3))

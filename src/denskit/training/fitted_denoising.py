@@ -88,7 +88,8 @@ def fit_weight_to_length(config: RunConfig, source: Source) -> tuple[RunConfig, 
     others = {"stress_weight", "stress_loss", "sigma"}  # the first two of no effect on molecules
     measured = task.model_dump(exclude=others) == DeNSConfig().model_dump(exclude=others)
     measured &= isinstance(task.sigma, float) and abs(task.sigma - 0.05) < 0.005  # also of "auto"
-    measured &= config.model.name == "equiformer" and config.model.forces == "gradient"
+    model = config.model
+    measured &= model.name == "equiformer" and model.forces == "gradient" and not getattr(model, "parity", False)
     if not measured or not SOME_MOLECULES[0] <= len(source) <= SOME_MOLECULES[1]:
         return config, []
     per_epoch = steps_per_epoch(len(source), training.batch_size, training.drop_last)

@@ -46,6 +46,11 @@ class PlannedTraining:
         return list(evenly(self.source, SAMPLE))
 
     @property
+    def parity(self) -> bool:
+        """Whether mirror images have one energy by construction: gains of DeNS were measured without."""
+        return bool(getattr(self.config.model, "parity", False))
+
+    @property
     def few_epochs(self) -> int:
         """Epochs up to which DeNS was not seen to pay at this batch size."""
         return few_epochs_of(self.config.training.batch_size)
