@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import ase
 import ase.io
 import numpy as np
 import pytest
 from ase.calculators.singlepoint import SinglePointCalculator
+from pydantic import Field
 
 from denskit.batch import System
-from denskit.tasks import FOR_MANY_MATERIALS
+from denskit.tasks import FOR_MANY_MATERIALS, TASKS, EnergyForces, LossConfig, TaskEntry
 from denskit.training.fitted_loss import FAR_APART, energy_spread, fit_loss_to_energies
 from denskit.training.load_config import RunConfig, load_config
 from denskit.training.run import train
@@ -70,6 +72,19 @@ def test_others_keep_the_loss() -> None:
     assert fit_loss_to_energies(huber, _systems(_materials())) == (huber, [])
     esen = load_config("esen", {"data.path": "unused.extxyz"})
     assert fit_loss_to_energies(esen, _systems(_materials())) == (esen, []), "its preset gives them"
+
+
+class _GentleConfig(LossConfig):
+    name: Literal["gentle"] = "gentle"
+    forces_weight: float = Field(default=3.0, ge=0, le=5)
+
+
+def test_a_task_with_defaults_of_its_own_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its run could not be opened with a weight that it does not allow."""
+    monkeypatch.setitem(TASKS, "gentle", TaskEntry(_GentleConfig, EnergyForces))
+    config = _run(task="gentle")
+    assert not {*FOR_MANY_MATERIALS, "loss"} & config.task.model_fields_set
+    assert fit_loss_to_energies(config, _systems(_materials())) == (config, [])
 
 
 def test_isolated_atoms_do_not_count() -> None:

@@ -10,10 +10,8 @@ import pytest
 from ase import Atoms
 from pydantic import Field
 
-from denskit.data import load_data
 from denskit.settings import OnResume
 from denskit.tasks import TASKS, DeNS, DeNSConfig, EnergyForces, LossConfig, TaskEntry
-from denskit.training.fitted_loss import fit_loss_to_energies
 from denskit.training.load_config import RunConfig, load_config, settings_classes
 from denskit.workflow import Run, train
 
@@ -94,17 +92,3 @@ def test_a_wrong_entry_is_named(entry: TaskEntry, found: str, monkeypatch: pytes
         ValueError, match=rf"TASKS\['mine'\]: wanted TaskEntry\(Config, Task\), .*'mine', found .*{found}"
     ):
         load_config("demo")
-
-
-@pytest.mark.usefixtures("mine")
-def test_defaults_of_its_own_stay_where_others_are_chosen_by_the_data(
-    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its run could not be opened with a weight that it does not allow."""
-    monkeypatch.setattr("denskit.training.fitted_loss.energy_spread", lambda systems: (100.0, 1.0))
-    config = tiny("task.coefficient=1.0")
-    data = load_data(config.data, config.seed)
-    fitted, _ = fit_loss_to_energies(config, data.train)
-    assert fitted.task.forces_weight == 20
-    fitted, said = fit_loss_to_energies(config.model_copy(update={"task": MineConfig()}), data.train)
-    assert fitted.task == MineConfig() and not said
