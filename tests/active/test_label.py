@@ -380,7 +380,7 @@ def test_the_program_with_xtb(tmp_path: Path) -> None:
     water.calc = xtb_calculator()
     assert first.info["id"] == "w1"
     assert first.get_potential_energy() == pytest.approx(water.get_potential_energy(), abs=1e-6)
-    again = CliRunner().invoke(app, ["label", "in.extxyz", "-o", "out.extxyz"])
+    again = CliRunner().invoke(app, ["label", "in.extxyz", "-o", "out.extxyz", "--with", "xtb"])
     assert again.exit_code == 1 and "exists already" in again.output
 
 

@@ -23,10 +23,10 @@ def label(
     method: Annotated[
         str,
         typer.Option(
-            "--with", help="xtb (GFN2-xTB), or package.module:function, which returns a calculator of ASE.",
-            metavar="xtb|MODULE:FUNCTION",
+            "--with", help="The method of your training labels: xtb (GFN2-xTB), or package.module:function, which "
+            "returns a calculator of ASE.", metavar="xtb|MODULE:FUNCTION", show_default=False,
         ),
-    ] = "xtb",
+    ],
     processes: Annotated[int, typer.Option(help="Frames labelled at the same time.", min=1)] = 1,
     force: Force = False,
 ) -> None:  # fmt: skip

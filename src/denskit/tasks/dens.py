@@ -43,7 +43,8 @@ class DeNSConfig(DenoisingConfig):
     """Probability that a free atom of a corrupted structure is corrupted (the paper's r_DeNS)."""
     coefficient: float = Field(default=5.0, ge=0)
     """Weight of the noise term (the paper's lambda_DeNS).  Where it is not given, or "auto", a training takes 1 for
-    crystals, with task=dens 20 for 50 to 75 molecules and 1,000 epochs or more, else the default."""
+    crystals, with task=dens and model.parity=false 20 for 50 to 75 molecules and 1,000 epochs or more, else the
+    default."""
     force_encoding: bool = True
     """False: the model gets no forces of corrupted atoms (the paper's ablation)."""
     energy_on_corrupted: bool = True
