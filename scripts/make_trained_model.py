@@ -34,7 +34,7 @@ OUTPUT = Path(__file__).resolve().parent.parent / "tests" / "fixtures" / "traine
 FRAMES = {False: 160, True: 60}  # of each structure, without and with a cell
 SETTINGS = [
     "model={name: equiformer, cutoff: 4.0, norm: merged, envelope: true, stress: strain, num_elements: 30}",
-    "model.num_layers=2", "model.num_heads=2", "model.num_basis=10", "model.radial_hidden=[16]",
+    "model.parity=false", "model.num_layers=2", "model.num_heads=2", "model.num_basis=10", "model.radial_hidden=[16]",
     "model.channels=[12,6,4]", "model.feature_channels=[12,6,4]", "model.head_channels=[6,3,2]",
     "model.ffn_channels=[12,6,4]", "data.references=none", "data.missing=mask",
     "data.split={mode: random, train: 0.9, valid: 0.1, test: 0}", "training.scale=force_rms", "task.stress_weight=10",

@@ -143,9 +143,20 @@ def test_rows_are_given_to_a_logger(here: Path) -> None:
     assert [row["train_loss"] for row in rows] == pytest.approx(run.curves["train_loss"].tolist())
 
 
+def test_an_error_of_a_logger_is_told_and_ends_no_training(here: Path) -> None:
+    def broken(row: dict[str, float | int]) -> None:
+        raise OSError(f"no route to the host at step {row['step']}")
+
+    run = trained_run(on_row=broken)
+    assert run.state == "finished"
+    assert [line for line in run.messages if "on_row" in line] == [
+        "warning: on_row gets no further rows: OSError: no route to the host at step 3"
+    ]
+
+
 def test_an_interrupt_in_the_last_validation_is_not_lost(here: Path) -> None:
     """The training has ended, and its files are there; what the caller would do next is not done."""
-    with pytest.raises(KeyboardInterrupt, match="the state is saved"):
+    with pytest.raises(KeyboardInterrupt, match="the training has finished"):
         trained_run(on_row=lambda row: row["step"] == 3 and signal.raise_signal(signal.SIGINT))
     run = Run("runs/mine")
     assert run.state == "finished" and run.curves["step"][-1] == 3

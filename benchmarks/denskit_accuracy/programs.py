@@ -164,6 +164,18 @@ class DenskitDens(Denskit):
     settings = ("equiformer", "task=dens")
 
 
+class DenskitWithoutParity(Denskit):
+    """The same without parity, as measured in docs/results.md."""
+
+    settings = ("equiformer", "model.parity=false", "task=energy_forces")
+
+
+class DenskitDensWithoutParity(Denskit):
+    """The same with DeNS, without parity."""
+
+    settings = ("equiformer", "model.parity=false", "task=dens")
+
+
 class DenskitEsen(Denskit):
     """eSEN, narrow by its preset, as docs/crystals.md recommends for few crystals, in batches of 4."""
 
@@ -187,6 +199,8 @@ PROGRAMS: dict[str, type[Program]] = {
     "nequip": Nequip,
     "denskit": Denskit,
     "denskit-dens": DenskitDens,
+    "denskit-without-parity": DenskitWithoutParity,
+    "denskit-dens-without-parity": DenskitDensWithoutParity,
     "denskit-esen": DenskitEsen,
     "denskit-v2": DenskitV2,
     "denskit-v3": DenskitV3,

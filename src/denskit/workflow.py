@@ -190,4 +190,6 @@ def train(
     except SystemExit as stopped:  # which would end a notebook's kernel
         if stopped.code != 128 + signal.SIGINT:
             raise
+        if state_of(Path(config.output)) == "finished":  # it came during the last validation
+            raise KeyboardInterrupt(f"the training has finished; its run is Run({config.output!r})") from None
         raise KeyboardInterrupt(f"the state is saved; continue with train({config.output!r}, resume=True)") from None

@@ -152,6 +152,18 @@ def test_a_size_that_became_a_constant_is_named() -> None:
     assert _reason(RuntimeError("one\ntwo")) == "one"
 
 
+@pytest.mark.parametrize("parity", [False, True])
+def test_messages_of_two_products_are_exported_for_any_number_of_edges(parity: bool, tmp_path: Path) -> None:
+    model = small(parity=parity)
+    export_model(model, tmp_path / "model.pt2")
+    program = torch.export.load(tmp_path / "model.pt2").module()
+    batch = build_neighbors(batch_of([molecule("CH3CH2OH")]), model.cutoff)
+    energy, *_ = program(
+        batch.positions, batch.atomic_numbers, batch.cell[0], batch.built_edges.index, batch.built_edges.shift
+    )
+    torch.testing.assert_close(energy.reshape(-1), model.predict(batch)["energy"])
+
+
 def test_other_names_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="model.onnx: exported programs are .pt2 files"):
         export_model(small(), tmp_path / "model.onnx")

@@ -32,8 +32,9 @@ class ModelEntry(NamedTuple):
 def _problem(name: str, entry: object) -> str | None:
     wanted = "ModelEntry(Config, Backbone)"
     problem = settings_problem(name, entry, wanted, ModelEntry, ModelConfig)
-    if problem is None and not issubclass(entry.backbone, Backbone):  # type: ignore[attr-defined]
-        problem = f"wanted {wanted}, found {entry.backbone!r:.199}"  # type: ignore[attr-defined]
+    backbone = getattr(entry, "backbone", None)
+    if problem is None and not (isinstance(backbone, type) and issubclass(backbone, Backbone)):
+        problem = f"wanted {wanted}, found {backbone!r:.199}"
     return problem
 
 

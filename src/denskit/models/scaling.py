@@ -1,4 +1,4 @@
-"""Units of the model: element references, a shift and scales, fitted on training data and stored with the model.
+"""Units of the model: element references, a shift and scales, stored with the model.
 
     energy in model units = (E - sum_atoms references[Z] - energy_shift) / energy_scale
     forces in model units = F / force_scale,  stress in model units = stress / stress_scale

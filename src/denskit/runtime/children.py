@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import IO
 
 _PARENT = "DENSKIT_PARENT"  # its process number
+_STARTED = False  # this process, by :func:`start_denskit`
 _ON_DEATH_OF_PARENT = 1  # PR_SET_PDEATHSIG of Linux's prctl
 
 Stream = IO[bytes] | IO[str] | int | None
@@ -26,7 +27,8 @@ def start_denskit(
 ) -> subprocess.Popen[bytes]:
     """Start ``denskit`` with these arguments, in a session of its own: Ctrl-C reaches this process alone.
 
-    ``output``, ``errors`` and ``given``: its standard streams, as of :class:`subprocess.Popen`.
+    ``output``, ``errors`` and ``given``: its standard streams, as of :class:`subprocess.Popen`.  The thread that calls
+    this has to wait for it: at the end of that thread, too, Linux ends the process.
     """
     return subprocess.Popen(
         [sys.executable, "-m", "denskit", *arguments], env={**environment, _PARENT: str(os.getpid())},
@@ -39,9 +41,16 @@ def end_with_parent() -> None:
 
     A kill cannot be caught, so a parent cannot always end its children itself.  On Linux only.
     """
+    global _STARTED
     parent = os.environ.pop(_PARENT, None)  # not for processes that this one starts
+    _STARTED = parent is not None
     if parent is None or not sys.platform.startswith("linux"):
         return
     ctypes.CDLL(None).prctl(_ON_DEATH_OF_PARENT, signal.SIGTERM)
     if str(os.getppid()) != parent:  # it ended before
         signal.raise_signal(signal.SIGTERM)
+
+
+def is_child() -> bool:
+    """Whether :func:`start_denskit` started this process: it may be told to end more than once, and ends once."""
+    return _STARTED

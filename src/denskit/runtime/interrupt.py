@@ -42,7 +42,7 @@ def raised(numbers: Sequence[int] = STOPPING) -> AbstractContextManager[None]:
 
 
 class Interrupt:
-    """Notes the first of the ``STOPPING`` signals in its block as ``signal``; a second one acts at once.
+    """Notes the first of the ``STOPPING`` signals in its block as ``signal``; a second one, but SIGHUP, acts at once.
 
     ``patient``: all signals are noted.  Under torchrun a Ctrl-C comes twice, from the terminal and from torchrun, which
     itself ends a process that takes too long.
@@ -62,5 +62,9 @@ class Interrupt:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.signal = number
-        if not self.patient:
-            self._handling.close()
+        if self.patient:
+            return
+        self._handling.close()
+        if number == getattr(signal, "SIGHUP", None):  # shells and the kernel send it again
+            earlier = signal.signal(number, signal.SIG_IGN)
+            self._handling.callback(signal.signal, number, earlier)

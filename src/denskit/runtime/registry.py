@@ -88,9 +88,9 @@ class Registry(MutableMapping[str, Entry]):
         """What an entry point names, and what is wrong with it."""
         try:
             entry = point.load()
+            return entry, self.problem(point.name, entry)
         except (Exception, SystemExit) as error:  # whatever the package does: Denskit must start
             return None, f"{point.value} cannot be imported ({_told(error)})"
-        return entry, self.problem(point.name, entry)
 
 
 @cache
@@ -102,7 +102,9 @@ def installed() -> Any:
 def settings_problem(name: str, entry: object, wanted: str, kind: type, config: type) -> str | None:
     """What is wrong with an entry of the class ``kind``, ``wanted`` in words, whose settings derive from ``config`` and
     are called ``name``; None where nothing is."""
-    found = entry.config if isinstance(entry, kind) else entry  # type: ignore[attr-defined]
+    if not isinstance(entry, kind):
+        return f"wanted {wanted}, found {entry!r:.199}"
+    found = entry.config  # type: ignore[attr-defined]
     if isinstance(found, type) and issubclass(found, config):
         fields = found.model_fields  # type: ignore[attr-defined]
         found = fields["name"].default if "name" in fields else found

@@ -26,7 +26,11 @@ class TaskEntry(NamedTuple):
 
 
 def _problem(name: str, entry: object) -> str | None:
-    return settings_problem(name, entry, "TaskEntry(Config, Task)", TaskEntry, LossConfig)
+    wanted = "TaskEntry(Config, Task)"
+    problem = settings_problem(name, entry, wanted, TaskEntry, LossConfig)
+    if problem is None and not callable(task := getattr(entry, "task", None)):
+        problem = f"wanted {wanted}, found {task!r:.199}"
+    return problem
 
 
 TASKS = Registry(

@@ -1,7 +1,7 @@
 """Fine-tuning: weights, elements, element references and scale of a trained model, adapted to new data.
 
 Weights are only right in the model's own units, so the scale is always the trained model's.  So are the references of
-elements that it knows, unless the settings ask for others.  Fits are to the residuals, labels minus predictions.
+elements that it knows, unless the settings ask for others (:mod:`denskit.training.energy_constants`).
 """
 
 from __future__ import annotations

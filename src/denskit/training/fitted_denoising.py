@@ -28,7 +28,7 @@ RANGE = (0.025, 0.15)  # Å, smallest and largest sigma of the paper
 SMALL_BATCH = 4  # structures: the preset's for few, with which only the next two numbers were measured
 FEW_EPOCHS = 400, 700  # of 50 frames of ethanol in batches of 8 and of 4: where training with DeNS overtook the other
 _PAYING_EPOCHS = 600, 1000  # likewise: where a gain was seen
-SOME_MOLECULES = 50, 75  # structures; on 50 of three molecules the larger weight gained, on 25 and 100 of one not
+SOME_MOLECULES = 50, 75  # structures; on 50 of three molecules (no parity) the larger weight gained, on 25 and 100 not
 TO_THE_END = 1000  # epochs of these trainings
 
 
@@ -79,8 +79,8 @@ def _largest_force(system: System) -> float:
 def fit_weight_to_length(config: RunConfig, source: Source) -> tuple[RunConfig, list[str]]:
     """The run with the weight of the noise for some molecules that are trained to the end, and a message for the log.
 
-    ``FOR_SOME_MOLECULES`` replaces the default where all other settings of the task are those with which both were
-    measured; given weights stay.  The length of the training must be known.
+    ``FOR_SOME_MOLECULES`` replaces the default where the model and all other settings of the task are those with
+    which both were measured; given weights stay.  The length of the training must be known.
     """
     task, training = config.task, config.training
     if not isinstance(task, DeNSConfig) or "coefficient" in task.model_fields_set or training.init_from is not None:

@@ -1,4 +1,4 @@
-"""A training before its first step, and what its structures are."""
+"""A training before its first step: its length and its structures, for warnings and hints."""
 
 from __future__ import annotations
 

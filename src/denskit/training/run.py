@@ -56,8 +56,8 @@ def train(
     ``frames``: structures in memory, the data of the run instead of files; they are written into the folder.
     ``progress`` shows the log and a progress bar.  ``on_row`` is called with each row of metrics.csv.  ``resume``
     continues the run in that folder from ``checkpoints/last.pt`` bit for bit; without a checkpoint the run begins.
-    Under torchrun every process calls this.  On Ctrl-C and SIGTERM the step is finished, a checkpoint saved, and
-    SystemExit raised with 130 or 143.
+    Under torchrun every process calls this.  On Ctrl-C and other signals that stop the step is finished, a checkpoint
+    saved, and SystemExit raised with 128 and the signal's number.
 
     Raises ValueError for settings and data that do not go together, a folder in use, a checkpoint of another run, a
     loss that is not finite, errors far above those of predicting zero at the end, a full disk, and where another

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -24,7 +25,7 @@ OnRow = Callable[[dict[str, float | int]], object]
 class RunLog:
     """The log of the first process; ``silent`` in the others.  ``progress``: it is shown, too.
 
-    ``on_row`` is called with each row of metrics.csv after it was written.
+    ``on_row`` is called with each row of metrics.csv after it was written; its first error is told, and is its end.
     """
 
     def __init__(
@@ -70,10 +71,15 @@ class RunLog:
         """A line in the terminal, unless it was ``shown`` there, and in train.log."""
         if self.silent:
             return
-        if not shown:
-            print_line(self._console, line)
         self._text.write(f"{_now()}  {line}\n")
         self._text.flush()
+        if not shown:
+            try:
+                print_line(self._console, line)
+            except OSError as error:
+                if error.errno != errno.EIO:
+                    raise
+                self._console.quiet = True  # the terminal was closed; the training saves and ends, or goes on
 
     def lasts(self, total_steps: int) -> None:
         """The training has another length than it began with."""
@@ -94,7 +100,11 @@ class RunLog:
         if "train_forces_mae_meV_per_A" in values:
             self._note = f", train forces {values['train_forces_mae_meV_per_A']:.1f} meV/Å"
         if self._on_row is not None:
-            self._on_row(dict(values))
+            try:
+                self._on_row(dict(values))
+            except Exception as error:  # a logger that is out of reach need not end a training
+                self._on_row = None
+                self.say(f"warning: on_row gets no further rows: {type(error).__name__}: {error}")
 
 
 def print_line(console: Console, line: str) -> None:

@@ -17,6 +17,7 @@ from denskit.data import LoadedData
 from denskit.data.base import evenly
 from denskit.models.base import ForceField
 from denskit.models.execution import Execution
+from denskit.runtime.children import is_child
 from denskit.runtime.compilation import told_of_compilation
 from denskit.runtime.interrupt import Interrupt
 from denskit.runtime.memory import peak_memory
@@ -118,7 +119,7 @@ class Trainer:
             num_processes=self.group.count,
             threads=training.loader_threads,
         )
-        self.interrupt = Interrupt(patient=self.group.count > 1)
+        self.interrupt = Interrupt(patient=self.group.count > 1 or is_child())
         self.totals = self._new_totals()
         self.first = 0  # steps that an earlier process did
         self.failure = ""  # verdict on the last row, where the training failed
@@ -187,7 +188,7 @@ class Trainer:
 
     def _begin_trained(self, log: RunLog) -> None:
         """Keep the trained model, and judge it: it may stay the best."""
-        self.models.save(self.folder.last_model, {})  # that of training.init_from may be gone when the run is resumed
+        self.models.begin_trained()
         if self.data.valid is not None and self.models.best is None:
             errors = {f"valid_{name}": value for name, value in self.models.validate(self.step).items()}
             log.row({"step": 0, "epoch": 0, "lr": self.schedule.learning_rate(0), **errors})

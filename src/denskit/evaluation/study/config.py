@@ -1,4 +1,4 @@
-"""A study: variants of one configuration, axes, seeds; and the runs that follow from it."""
+"""A study: variants of one configuration, axes, seeds."""
 
 from __future__ import annotations
 

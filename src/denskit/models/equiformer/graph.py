@@ -43,5 +43,5 @@ class EquiformerGraph(EdgeGraph):
 
     def degree(self) -> Tensor:
         """Sum of the edge weights at each atom [N]: its number of neighbours, smooth where there is an envelope."""
-        weight = self.frames.length.new_ones(len(self.target)) if self.weight is None else self.weight
+        weight = self.frames.length.new_ones(self.target.shape[0]) if self.weight is None else self.weight
         return weight.new_zeros(self.num_atoms).index_add(0, self.target, weight)

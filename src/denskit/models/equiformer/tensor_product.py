@@ -104,7 +104,7 @@ class SharedTensorProductLinear(_PathLinear):
                 mixed = torch.addmm(bias, flat, matrix)
             else:
                 mixed = flat @ matrix
-            out.append(mixed.reshape(len(f[m]), rows_of(m), even.shape[1]))
+            out.append(mixed.reshape(f[m].shape[0], rows_of(m), even.shape[1]))
         return out
 
 
