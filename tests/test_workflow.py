@@ -150,7 +150,7 @@ def test_an_error_of_a_logger_is_told_and_ends_no_training(here: Path) -> None:
     run = trained_run(on_row=broken)
     assert run.state == "finished"
     assert [line for line in run.messages if "on_row" in line] == [
-        "warning: on_row gets no further rows: OSError: no route to the host at step 3"
+        "warning: on_row gets no further rows: OSError: no route to the host at step 2"
     ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from ase import Atoms
@@ -81,12 +81,14 @@ def test_settings_of_a_task_that_was_not_added_are_refused_before_the_training(t
     ("entry", "found"),
     [
         (EnergyForces, "class 'denskit.tasks.energy_forces.EnergyForces'"),
+        (MineConfig, "class 'training.test_own_tasks.MineConfig'"),
+        ("mine", "'mine'"),
         (TaskEntry(DeNSConfig, DeNS), "'dens'"),
         (TaskEntry(LossConfig, EnergyForces), "class 'denskit.tasks.energy_forces.LossConfig'"),
         (TaskEntry(Atoms, EnergyForces), "class 'ase.atoms.Atoms'"),
     ],
 )
-def test_a_wrong_entry_is_named(entry: TaskEntry, found: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_entry_is_named(entry: Any, found: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(TASKS, "mine", entry)
     with pytest.raises(
         ValueError, match=rf"TASKS\['mine'\]: wanted TaskEntry\(Config, Task\), .*'mine', found .*{found}"

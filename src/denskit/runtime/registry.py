@@ -102,13 +102,12 @@ def installed() -> Any:
 def settings_problem(name: str, entry: object, wanted: str, kind: type, config: type) -> str | None:
     """What is wrong with an entry of the class ``kind``, ``wanted`` in words, whose settings derive from ``config`` and
     are called ``name``; None where nothing is."""
-    if not isinstance(entry, kind):
-        return f"wanted {wanted}, found {entry!r:.199}"
-    found = entry.config  # type: ignore[attr-defined]
-    if isinstance(found, type) and issubclass(found, config):
+    right = isinstance(entry, kind)
+    found = entry.config if right else entry  # type: ignore[attr-defined]
+    if right and isinstance(found, type) and issubclass(found, config):
         fields = found.model_fields  # type: ignore[attr-defined]
         found = fields["name"].default if "name" in fields else found
-    return None if found == name else f"wanted {wanted}, Config with the name {name!r}, found {found!r:.199}"
+    return None if right and found == name else f"wanted {wanted}, Config with the name {name!r}, found {found!r:.199}"
 
 
 def _package_of(point: EntryPoint) -> str:
