@@ -81,7 +81,7 @@ def test_settings_of_a_task_that_was_not_added_are_refused_before_the_training(t
     ("entry", "found"),
     [
         (EnergyForces, "class 'denskit.tasks.energy_forces.EnergyForces'"),
-        (MineConfig, "class 'training.test_own_tasks.MineConfig'"),
+        (MineConfig, "test_own_tasks.MineConfig'"),
         ("mine", "'mine'"),
         (TaskEntry(DeNSConfig, DeNS), "'dens'"),
         (TaskEntry(LossConfig, EnergyForces), "class 'denskit.tasks.energy_forces.LossConfig'"),
