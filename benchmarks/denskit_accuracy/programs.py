@@ -199,11 +199,11 @@ PROGRAMS: dict[str, type[Program]] = {
     "nequip": Nequip,
     "denskit": Denskit,
     "denskit-dens": DenskitDens,
-    "denskit-without-parity": DenskitWithoutParity,
-    "denskit-dens-without-parity": DenskitDensWithoutParity,
     "denskit-esen": DenskitEsen,
     "denskit-v2": DenskitV2,
     "denskit-v3": DenskitV3,
+    "denskit-without-parity": DenskitWithoutParity,
+    "denskit-dens-without-parity": DenskitDensWithoutParity,
 }
 
 
