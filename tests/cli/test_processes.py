@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,14 @@ from tolerances import ENDED_S, PATIENCE_S
 pytestmark = pytest.mark.one_thread
 TINY = Path(__file__).parents[1] / "training" / "tiny.yaml"
 DENSKIT = [sys.executable, "-m", "denskit", "train", str(TINY), "device=cpu"]
+
+
+@pytest.fixture(autouse=True)
+def _hung_up() -> Iterator[None]:
+    """Processes that are started here end by SIGHUP, also where this one runs under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 LATE = """

@@ -10,7 +10,7 @@ from ase.calculators.singlepoint import SinglePointCalculator
 
 from denskit.models.model_file import load_model
 from denskit.simulation.calculator import DenskitCalculator
-from denskit.training import fine_tuning
+from denskit.training import energy_constants
 from denskit.training.load_config import load_config
 from denskit.training.run import train
 from training.strained import crystals
@@ -84,7 +84,7 @@ def test_a_fresh_energy_head_moves_no_references(
     preset: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However far its random energies are from the labels."""
-    monkeypatch.setattr(fine_tuning, "ELSEWHERE", 0.0)
+    monkeypatch.setattr(energy_constants, "ELSEWHERE", 0.0)
     direct = _train(preset, data, tmp_path / "direct", *DIRECT)
     settings = [f"training.init_from={direct}", "training.lr=1e-6", "training.warmup=0", "model.stress=strain"]
     before = load_model(direct).scaling.to_dict()["references"]

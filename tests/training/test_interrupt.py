@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -34,6 +34,14 @@ CASES = {
     "SIGHUP of a closed terminal": (signal.SIGHUP, 1, 129),
     "SIGTERM to torchrun": (signal.SIGTERM, 2, None),
 }
+
+
+@pytest.fixture(autouse=True)
+def _hung_up() -> Iterator[None]:
+    """Processes that are started here end by SIGHUP, also where this one runs under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize("case", CASES)

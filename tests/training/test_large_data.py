@@ -35,7 +35,7 @@ def _large(tiny: Callable[..., RunConfig], path: Path, *overrides: str) -> RunCo
 @pytest.fixture
 def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An LMDB file of 40 structures."""
-    for place in ("starting_model", "checks", "fitted_loss", "fitted_settings", "fitted_denoising"):
+    for place in ("starting_model", "planned", "fitted_loss", "fitted_settings", "fitted_denoising"):
         monkeypatch.setattr(f"denskit.training.{place}.SAMPLE", 14)
     monkeypatch.setattr("denskit.data.loading.SAMPLE", 14)
     monkeypatch.setattr("denskit.training.forecast.MEASURED", 14)
