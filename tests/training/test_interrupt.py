@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,11 @@ import sys
 from denskit.training import load_config, run
 
 run.train(load_config.load_config(sys.argv[1]), progress=True)
+"""
+ON_A_TERMINAL = """
+import fcntl, termios
+
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # the terminal of this process, which gets SIGHUP when it is closed
 """
 CASES = {
     "Ctrl-C": (signal.SIGINT, 1, 130),
@@ -78,3 +84,30 @@ def test_a_signal_saves_and_says_how_to_go_on(tiny: Callable[..., RunConfig], tm
         shorter = config.model_copy(update={"training": config.training.model_copy(update={"max_steps": step + 1})})
         train(shorter, resume=True)
         assert load_checkpoint(Path(config.output) / "checkpoints/last.pt").step == step + 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="terminals as Linux closes them")
+def test_a_closed_terminal_saves(tiny: Callable[..., RunConfig], tmp_path: Path) -> None:
+    """SIGHUP comes, and nothing more can be written to the terminal, neither the log nor the progress bar."""
+    config = tiny("training.max_steps=100000", "training.log_every=1", "training.evaluate_every=100000 steps")
+    file, script = tmp_path / "run.yaml", tmp_path / "script.py"
+    file.write_text(yaml.safe_dump(config.document()))
+    script.write_text(ON_A_TERMINAL + SCRIPT)
+    ours, theirs = os.openpty()
+    process = subprocess.Popen(
+        [sys.executable, str(script), str(file)], stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "TERM": "xterm"},
+    )  # fmt: skip
+    os.close(theirs)
+    os.set_blocking(ours, False)
+    log = Path(config.output) / "train.log"
+    deadline = time.monotonic() + PATIENCE_S
+    while not (log.is_file() and "step 4/" in log.read_text(encoding="utf-8")):
+        assert process.poll() is None and time.monotonic() < deadline
+        with suppress(BlockingIOError):
+            os.read(ours, 2**16)  # a full terminal would block the training
+        time.sleep(0.05)
+    os.close(ours)
+    assert process.wait(PATIENCE_S) == 129
+    step = load_checkpoint(Path(config.output) / "checkpoints/last.pt").step
+    assert step >= 4 and f"stopped after step {step} of 100000" in log.read_text(encoding="utf-8")

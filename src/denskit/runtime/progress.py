@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -24,17 +23,9 @@ def progress_bar(console: Console) -> Iterator[Report]:
 
     columns = (BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
     shown = (console.is_terminal or console.is_jupyter) and not console.quiet
-    bar = Progress(*columns, console=console, transient=True, disable=not shown)
-    bar.start()
-    try:
+    with Progress(*columns, console=console, transient=True, disable=not shown) as bar:
         task = bar.add_task("starting", total=None)
         yield lambda done, text, total: bar.update(task, completed=done, description=text, total=total)
-    finally:
-        try:
-            bar.stop()
-        except OSError as error:
-            if error.errno != errno.EIO:  # of a terminal that was closed
-                raise
 
 
 def counted(number: int, name: str, form: str = "") -> str:

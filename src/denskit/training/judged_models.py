@@ -65,7 +65,7 @@ class JudgedModels:
         self.save(self.folder.last_model, {})
 
     def restore_best(self) -> None:
-        """Make the best so far the run's model, which before this session may have been the last."""
+        """Make the best so far the run's model, which in an earlier process may have been the last."""
         if self.training.final == "best" and self.best is not None and self._group.is_first:
             self.folder.take_best()
 

@@ -18,6 +18,7 @@ from denskit.evaluation.denoising import NothingDrawnError, noise_error
 from denskit.evaluation.study.config import FRAMES, StudyConfig, load_study, write_study
 from denskit.evaluation.study.data import require_files, require_same_inputs, split_settings, training_files
 from denskit.evaluation.study.judges import asked_of, judge, left_to_judge, on_test_split, require_judgeable
+from denskit.evaluation.study.presets_then import require_same_models
 from denskit.evaluation.study.runs import StudyRun, runs_of
 from denskit.files import is_locked, locked, write_json
 from denskit.models.model_file import read_header
@@ -52,7 +53,7 @@ class StudyFolder:
         Seeds, tests and the like may change; variants, and values of an axis, may be added.  Earlier seeds stay, since
         a printed script may still train them.  A study without trainings is replaced, with its trials and splits.
         Returns the file, its study, and messages.  ``draft``: the file is one beside a study that has trained.
-        Raises ValueError for the folder of another study.
+        Raises ValueError for the folder of another study, and where a preset has changed since its runs began.
         """
         before = load_study(self.study) if self.study.is_file() else study
         said: list[str] = []
@@ -64,6 +65,7 @@ class StudyFolder:
             )
         elif self.has_begun():
             study, said = _with_all_that_was_asked(study, before, self.study)
+            require_same_models(study, self.run)
         file = self.draft if draft and self.has_begun() else self.study
         write_study(study, file)
         return file, study, said
