@@ -135,12 +135,17 @@ VARIANTS: dict[str, Variant] = {
     ),
     "v3": Variant(equiformer_v3(num_layers=2, l_max=3, m_max=2, stress="direct"), NOISE),
     "v3_gradient": Variant(equiformer_v3(forces="gradient", stress="strain", **BY_PAIR), NOISE),
+    "v3_parity": Variant(
+        equiformer_v3(num_layers=2, parity=True, forces="gradient", stress="strain", **BY_PAIR), NOISE
+    ),
     "v3_s2": Variant(
         equiformer_v3(activation="separable_s2", norm="separable_layer_norm", envelope=False), sampling_error=0.05
     ),
     "esen": Variant(esen(l_max=3, m_max=2, stress="direct"), NOISE),
     "esen_gradient": Variant(esen(forces="gradient", stress="strain", radial_basis="bessel"), NOISE),
-    "esen_by_pair": Variant(esen(forces="gradient", stress="strain", mark_corrupted=True, **BY_PAIR), NOISE),
+    "esen_parity": Variant(
+        esen(parity=True, forces="gradient", stress="strain", mark_corrupted=True, **BY_PAIR), NOISE
+    ),
     "esen_grid": Variant(esen(atomwise="grid", envelope=False), sampling_error=0.1),
     "v2_gate": Variant(equiformer_v2(activation="gate", grid_mlp=False, norm="rms_norm"), NOISE),
     "v2_gradient": Variant(equiformer_v2(forces="gradient"), sampling_error=1e-6),
@@ -150,8 +155,8 @@ VARIANTS: dict[str, Variant] = {
         ),
         NOISE,
     ),
-    "v2_envelope_direct": Variant(
-        equiformer_v2(activation="gate", grid_mlp=False, envelope=True, norm="layer_norm"), NOISE
+    "v2_parity_direct": Variant(
+        equiformer_v2(activation="gate", grid_mlp=False, envelope=True, norm="layer_norm", parity=True), NOISE
     ),
     "escn": Variant(escn(), NOISE, sampling_error=0.1, gain=1.7),
     "escn_all_orders": Variant(escn(m_max=2), sampling_error=0.1, gain=1.7),

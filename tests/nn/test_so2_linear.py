@@ -50,9 +50,10 @@ def test_packed_matrix_holds_the_blocks() -> None:
         assert torch.equal(packed[:, k].square().sum(-1).round(decimals=9), torch.ones(EDGES))
 
 
-def test_commutes_with_rotations_about_the_edge() -> None:
+@pytest.mark.parametrize("parity", [False, True])
+def test_commutes_with_rotations_about_the_edge(parity: bool) -> None:
     """And with no other rotation."""
-    layer = SO2Linear(L_MAX, M_MAX, CHANNELS, 3, extra=2, init="normal")
+    layer = SO2Linear(L_MAX, M_MAX, CHANNELS, 3, extra=2, parity=parity, init="normal")
     x = torch.randn(EDGES, len(order_major(L_MAX, M_MAX)), CHANNELS)
     angle = torch.tensor(0.7)
     cos, sin = angle.cos(), angle.sin()
@@ -68,6 +69,18 @@ def test_commutes_with_rotations_about_the_edge() -> None:
     assert not torch.allclose(layer(other @ x)[0], other @ out)
 
 
+@pytest.mark.parametrize("parity", [False, True])
+def test_with_parity_commutes_with_a_mirror_that_holds_the_edge(parity: bool) -> None:
+    """It changes the sign of the rows -m alone."""
+    layer = SO2Linear(L_MAX, M_MAX, CHANNELS, 3, extra=2, parity=parity, init="normal")
+    rows = order_major(L_MAX, M_MAX)
+    mirror = torch.tensor([[-1.0 if m < 0 else 1.0] for _, m, _ in rows])
+    x = torch.randn(EDGES, len(rows), CHANNELS)
+    (out, extra), (mirrored, same) = layer(x), layer(mirror * x)
+    assert torch.allclose(mirrored, mirror * out) == parity
+    close(same, extra)
+
+
 def _turn(rotation: Tensor) -> Tensor:
     """What a rotation does to order-major rows, [K, K]."""
     blocks = wigner_d(rotation[None], L_MAX)
@@ -80,8 +93,9 @@ def _turn(rotation: Tensor) -> Tensor:
     return matrix
 
 
-def test_chosen_degrees_are_rows_of_all() -> None:
-    layer = SO2Linear(L_MAX, M_MAX, CHANNELS, 3, extra=2, init="uniform")
+@pytest.mark.parametrize("parity", [False, True])
+def test_chosen_degrees_are_rows_of_all(parity: bool) -> None:
+    layer = SO2Linear(L_MAX, M_MAX, CHANNELS, 3, extra=2, parity=parity, init="uniform")
     x = torch.randn(EDGES, len(order_major(L_MAX, M_MAX)), CHANNELS)
     out, extra = layer(x)
     for degrees in ((0,), (1,), (0, 2), (0, 1, 2, 3)):
@@ -90,15 +104,16 @@ def test_chosen_degrees_are_rows_of_all() -> None:
         close(same, extra)
 
 
+@pytest.mark.parametrize("parity", [False, True])
 @pytest.mark.parametrize("values", [1, 200, 10**6])
-def test_messages_in_chunks_equal_plain_ones(monkeypatch: pytest.MonkeyPatch, values: int) -> None:
+def test_messages_in_chunks_equal_plain_ones(monkeypatch: pytest.MonkeyPatch, values: int, parity: bool) -> None:
     """Outputs and all gradients, whatever the size of the chunks."""
     monkeypatch.setattr(so2_messages, "VALUES", {"cpu": values, "cuda": values})
     frames = edge_frames(torch.randn(EDGES, 3), L_MAX)
     into = pack_wigner(frames.wigner, L_MAX, M_MAX)
     source, target = torch.randint(ATOMS, (2, EDGES))
     edges, layout = MessageEdges(source, target, into, ATOMS), orders(L_MAX, M_MAX)
-    layer = SO2Linear(L_MAX, M_MAX, 2 * CHANNELS, 4, extra=3, init="normal")
+    layer = SO2Linear(L_MAX, M_MAX, 2 * CHANNELS, 4, extra=3, parity=parity, init="normal")
     x, hidden = torch.randn(ATOMS, (L_MAX + 1) ** 2, CHANNELS), torch.randn(EDGES, 6)
     radial, offset = torch.randn(layer.num_factors, 6), torch.randn(layer.num_factors)
     inputs = [t.requires_grad_() for t in (x, hidden, radial, offset)]

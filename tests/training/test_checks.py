@@ -358,6 +358,26 @@ def test_overfitting_is_told_at_the_end(tiny: Tiny, systems: dict[str, System]) 
     assert hinted(3.2e-6, 22.3, plain, frame=perfect) is None
 
 
+def test_a_training_that_ended_early_is_told(tiny: Tiny, systems: dict[str, System]) -> None:
+    ethanol = systems["ethanol"]
+
+    def hinted(relative: float, *settings: str, steps: int = 47, frame: System = ethanol) -> str | None:
+        config = tiny("task=energy_forces", f"training.max_steps={steps}", *settings)
+        planned = PlannedTraining(config, Schedule(config.training, 6), _Frames([frame]))
+        return hint_after({"train_forces_mae_relative_to_zero": relative}, planned)
+
+    assert str(hinted(0.784)).startswith(
+        "47 steps are too few for a new model: the forces of training structures still have 0.78 of the error of "
+    )
+    assert (
+        hinted(0.1)
+        is hinted(0.784, steps=1000)
+        is hinted(0.784, "task.forces_weight=0", "training.best_by=energy")
+        is None
+    )
+    assert hinted(0.784, frame=replace(ethanol, forces=np.full((9, 3), 1e-9))) is None
+
+
 def test_the_last_row_of_a_run_is_looked_at(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("denskit.training.hints.OVERFITTED", 1e-6)
     config = tiny("task=energy_forces", "training.max_steps=2", "training.evaluate_every=1 steps")

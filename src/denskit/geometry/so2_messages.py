@@ -74,16 +74,17 @@ class _RotateAndConvolve(torch.autograd.Function):
     ) -> Tensor:
         ctx.edges, ctx.layout = edges, layout
         ctx.save_for_backward(x, hidden, radial, offset, *matrices)
-        out = x.new_empty(len(hidden), sum(len(matrix) for matrix in matrices))
+        columns = _columns(layout, matrices, 2 * x.shape[2])
+        out = x.new_empty(len(hidden), columns[-1].stop)
         for part in edges.chunks(x.shape[2]):
             rotated, factors = _inputs(edges, part, x, hidden, radial, offset)
-            at = 0
-            for order, matrix in zip(layout, matrices, strict=True):
-                rows = out[part, at : at + len(matrix)]
-                torch.mm(_product(order, rotated, factors).flatten(1), matrix.T, out=rows)
-                if at == 0:
-                    rows += bias
-                at += len(matrix)
+            for order, matrix, column in zip(layout, matrices, columns, strict=True):
+                rows, product = out[part, column], _product(order, rotated, factors)
+                if rows.shape[1] == len(matrix):
+                    torch.mm(product.flatten(1), matrix.T, out=rows)
+                else:
+                    rows.copy_((product.view(-1, matrix.shape[1]) @ matrix.T).view(rows.shape))
+            out[part, columns[0]] += bias
         return out
 
     @staticmethod
@@ -96,15 +97,14 @@ class _RotateAndConvolve(torch.autograd.Function):
         grad_x, grad_hidden = torch.zeros_like(x, dtype=summed), torch.empty_like(hidden)
         grad_radial, grad_offset = torch.zeros_like(radial, dtype=summed), torch.zeros_like(offset, dtype=summed)
         grads = [torch.zeros_like(matrix, dtype=summed) for matrix in matrices]
+        columns = _columns(ctx.layout, matrices, 2 * x.shape[2])
         for part in edges.chunks(x.shape[2]):
             rotated, factors = _inputs(edges, part, x, hidden, radial, offset)
             grad_rotated = [torch.empty_like(end) for end in rotated]
             grad_factors = torch.empty_like(factors)
-            at = 0
-            for order, matrix, grad_matrix in zip(ctx.layout, matrices, grads, strict=True):
-                rows = grad[part, at : at + len(matrix)]
-                at += len(matrix)
-                add_product(grad_matrix, rows.T, _product(order, rotated, factors).flatten(1))
+            for order, matrix, grad_matrix, column in zip(ctx.layout, matrices, grads, columns, strict=True):
+                rows = grad[part, column].reshape(-1, len(matrix))
+                add_product(grad_matrix, rows.T, _product(order, rotated, factors).view(-1, matrix.shape[1]))
                 _product_backward(order, rows @ matrix, rotated, factors, grad_rotated, grad_factors)
             grad_factors = grad_factors.flatten(1)
             add_product(grad_radial, grad_factors.T, hidden[part])
@@ -114,6 +114,16 @@ class _RotateAndConvolve(torch.autograd.Function):
                 grad_x.index_add_(0, index[part], (edges.matrix[part].mT @ end).to(summed))
         grad_bias = grad[:, : len(matrices[0])].sum(0)
         return (None, None, grad_x, grad_hidden, grad_radial, grad_offset, grad_bias, *grads)
+
+
+def _columns(layout: Sequence[Order], matrices: Sequence[Tensor], width: int) -> list[slice]:
+    """Of the outputs of each order; a matrix for one sign acts on both in turn.  ``width``: inputs of one degree."""
+    found: list[slice] = []
+    for order, matrix in zip(layout, matrices, strict=True):
+        start = found[-1].stop if found else 0
+        turns = order.signs * order.size * width // matrix.shape[1]
+        found.append(slice(start, start + turns * len(matrix)))
+    return found
 
 
 def _inputs(
@@ -182,7 +192,8 @@ def rotate_and_convolve(
         hidden: [E, H], the last hidden layer of a radial function, and radial [F, H], offset [F] its output layer: one
             factor for each order, degree, end and channel.
         bias: of the first matrix.
-        matrices: one for each |m|, [outputs, signs * degrees * 2 * C].
+        matrices: one for each |m|, [outputs, signs * degrees * 2 * C], or [outputs, degrees * 2 * C] for the rows of
+            either sign.
 
     Returns:
         [E, sum of outputs].  Differentiable once, in all tensors but those of ``edges``.

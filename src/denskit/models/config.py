@@ -136,5 +136,8 @@ class PackedModelConfig(SO2ModelConfig):
     """Element embeddings in the radial functions: own for each function, shared by all, or none."""
     envelope: bool = False
     """Smooth at the cutoff (the published EquiformerV2 is not)."""
+    parity: bool = False
+    """Equal energies and mirrored forces of mirror images (O(3)): no imaginary part in the SO(2) layers. The published
+    models have it, and tell left from right (SE(3))."""
     average_degree: float | None = Field(default=23.395238876342773, gt=0)
     """Usual number of neighbours; published: IS2RE's; null: measured."""

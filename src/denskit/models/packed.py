@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -266,6 +267,7 @@ class PackedBackbone(Backbone):
     """
 
     config: PackedModelConfig
+    symmetry: Literal["SO(3)", "O(3)"] = "SO(3)"
     basis: nn.Module  # of distances
     blocks: nn.ModuleList
     norm: nn.Module  # after the blocks
@@ -276,6 +278,7 @@ class PackedBackbone(Backbone):
         self, config: PackedModelConfig, heads: dict[str, str], force_input_scale: float, init: Initialisation
     ) -> None:
         super().__init__(config)
+        self.symmetry = "O(3)" if config.parity else "SO(3)"
         self.atom_embedding = nn.Parameter(torch.randn(config.num_elements, config.channels))
         shared = config.atom_pairs == "shared"
         self.source_pairs = nn.Embedding(config.num_elements, config.edge_channels) if shared else None

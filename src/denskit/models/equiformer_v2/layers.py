@@ -53,10 +53,10 @@ class GraphAttention(PackedAttention):
         l_max, m_max = config.l_max, config.m_max
         heads, hidden, init = config.num_heads, config.hidden_channels, config.initialisation
         extra = heads * config.alpha_channels + _num_activation_scalars(config, hidden)
-        self.first = SO2Linear(l_max, m_max, 2 * config.channels, hidden, extra=extra, init=init)
+        self.first = SO2Linear(l_max, m_max, 2 * config.channels, hidden, extra=extra, parity=config.parity, init=init)
         self.radial = RadialFunction(config, self.first.num_factors)
         self.activation = _activation(config, m_max, by_order=True)
-        self.second = SO2Linear(l_max, m_max, hidden, heads * config.value_channels, init=init)
+        self.second = SO2Linear(l_max, m_max, hidden, heads * config.value_channels, parity=config.parity, init=init)
         self.logit_norm = LayerNorm(config.alpha_channels) if config.attention_renormalisation else nn.Identity()
         self.attention_vector = nn.Parameter(torch.empty(heads, config.alpha_channels))
         initialise(self.attention_vector, config.alpha_channels, "uniform")

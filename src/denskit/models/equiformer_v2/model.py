@@ -68,7 +68,6 @@ def _vector_head(config: EquiformerV2Config) -> VectorHead:
 class EquiformerV2(PackedBackbone):
     """EquiformerV2 as a backbone, with DeNS's force encoding when there is a noise head."""
 
-    symmetry = "SO(3)"
     head_types: ClassVar = {"0": EnergyHead, "1": _vector_head}
     config: EquiformerV2Config
 

@@ -84,9 +84,13 @@ class GraphAttention(PackedAttention):
         self.activation = GateActivation(config, hidden) if gate else SphereActivation(config, hidden)
         extra = heads * config.alpha_channels + self.activation.num_scalars
         self.add_ends, channels = config.add_ends, config.channels * (1 if config.add_ends else 2)
-        self.first = SO2Linear(l_max, m_max, channels, self.activation.channels_in, extra=extra, init="uniform")
+        self.first = SO2Linear(
+            l_max, m_max, channels, self.activation.channels_in, extra=extra, parity=config.parity, init="uniform"
+        )
         self.radial = RadialFunction(config, (l_max + 1) * 2 * config.channels)
-        self.second = SO2Linear(l_max, m_max, hidden, heads * config.value_channels, init="uniform")
+        self.second = SO2Linear(
+            l_max, m_max, hidden, heads * config.value_channels, parity=config.parity, init="uniform"
+        )
         if not gate and config.activation != "separable_s2":
             with torch.no_grad():  # the scalars are a sum of two
                 self.second.weight_0[:, :hidden] *= 2**-0.5

@@ -100,7 +100,6 @@ class StressHead(nn.Module):
 class EquiformerV3(PackedBackbone):
     """EquiformerV3 as a backbone: node features from a batch."""
 
-    symmetry = "SO(3)"
     decays_embeddings = False
     force_bias = True
     head_types: ClassVar = {"0": EnergyHead, "1": _vector_head, "0+2": StressHead}

@@ -37,10 +37,12 @@ class Edgewise(nn.Module):
     def __init__(self, config: ESENConfig) -> None:
         super().__init__()
         l_max, m_max, hidden = config.l_max, config.m_max, config.hidden_channels
-        self.first = SO2Linear(l_max, m_max, 2 * config.channels, hidden, extra=l_max * hidden, init="uniform")
+        self.first = SO2Linear(
+            l_max, m_max, 2 * config.channels, hidden, extra=l_max * hidden, parity=config.parity, init="uniform"
+        )
         self.radial = RadialFunction(config, self.first.num_factors)
         self.gate = Gate([l for l, _, _ in order_major(l_max, m_max)])
-        self.second = SO2Linear(l_max, m_max, hidden, config.channels, init="uniform")
+        self.second = SO2Linear(l_max, m_max, hidden, config.channels, parity=config.parity, init="uniform")
 
     def forward(self, x: Tensor, graph: PackedGraph) -> Tensor:
         """Packed x [N, (l_max + 1)^2, C] to the same shape."""
@@ -147,7 +149,6 @@ class StressHead(nn.Module):
 class ESEN(PackedBackbone):
     """eSEN as a backbone: node features from a batch."""
 
-    symmetry = "SO(3)"
     rescaled = False
     head_types: ClassVar = {"0": EnergyHead, "1": VectorHead, "0+2": StressHead}
     config: ESENConfig
