@@ -50,7 +50,7 @@ def test_summary_says_the_errors_in_words(runs: list[Path]) -> None:
     assert f"Forces: {errors['forces_mae_meV_per_A']:.1f} meV/Å mean absolute error on 16 unseen frames" in said
     assert f"{two_digits(100 * errors['forces_mae_relative_to_zero'])} % of the mean force component" in said
     assert "worst element" in said
-    assert "on 50 frames of ethanol DeNS was ahead only after" in said  # a warning of the log
+    assert "on 50 frames of ethanol DeNS, without model.parity, was ahead only after" in said  # a warning of the log
     assert "ewt_percent" not in said
     for heading in ("Learning curves", "Errors by element and group", "Where the errors are", "Denoising", "Settings"):
         assert heading in said

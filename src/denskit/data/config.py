@@ -27,9 +27,11 @@ class SplitConfig(Settings):
     train: Share | None = None
     """Structures for training, a number or below 1 a share; None: the rest."""
     valid: Share | None = None
-    """Structures for validation, a number or a share; None: 5 %; 0: none."""
+    """Structures for validation, a number or a share; None: 5 %, of fewer than 500 structures an eighth, at most
+    25; 0: none."""
     test: Share | None = None
-    """Structures for the final test, a number or a share; None: the rest, or 5 % without ``train``; 0: none."""
+    """Structures for the final test, a number or a share; None: the rest, or without ``train`` as many as for
+    validation by default; 0: none."""
     gap: int = Field(default=0, ge=0)
     """Frames left out between blocks, so that the blocks are less correlated (``blocks`` only)."""
     seed: Seed | None = None

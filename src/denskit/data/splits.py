@@ -24,6 +24,7 @@ PUBLISHED_SEED = 1
 PUBLISHED_TRAIN, PUBLISHED_VALID = 950, 50
 LARGE = 4 * 2**30  # bytes of a file that is not read for a comparison
 DEFAULT = 0.05  # share of validation and of test
+FEW = 25  # structures of each that are taken at least, where they are no more than an eighth of all
 PARTS = ("train", "valid", "test")
 
 
@@ -194,7 +195,7 @@ def _counts(split: SplitConfig, *, total: int, test: bool, gap: int, name: str) 
 
     if split.test and not test:
         raise ValueError(f"split.test={split.test} divides {name}, but data.test names a file for them")
-    default = max(1, round(DEFAULT * total))
+    default = _default(split, total)
     train, valid, held_out = frames("train"), frames("valid"), frames("test") if test else 0
     valid = default if valid is None else valid
     if held_out is None and train is None:
@@ -214,6 +215,15 @@ def _counts(split: SplitConfig, *, total: int, test: bool, gap: int, name: str) 
             "data.test)"
         )
     return train, valid, room - train if held_out is None else held_out
+
+
+def _default(split: SplitConfig, total: int) -> int:
+    """Structures of validation, and of test, where they are not given: no fewer than can judge a model."""
+    share = max(1, round(DEFAULT * total))
+    if isinstance(split.train, float):
+        return share
+    room = (total - (split.train or 0)) // 2
+    return max(share, min(FEW, total // 8, room))
 
 
 def _take_all(split: SplitConfig, *, test: bool) -> bool:

@@ -137,7 +137,7 @@ class PackedModelConfig(SO2ModelConfig):
     envelope: bool = False
     """Smooth at the cutoff (the published EquiformerV2 is not)."""
     parity: bool = False
-    """Equal energies and mirrored forces of mirror images (O(3)): no imaginary part in the SO(2) layers. The published
-    models have it, and tell left from right (SE(3))."""
+    """Equal energies and mirrored forces of mirror images (E(3)): the SO(2) layers have no imaginary part. Those of the
+    published models have one, and tell left from right (SE(3))."""
     average_degree: float | None = Field(default=23.395238876342773, gt=0)
     """Usual number of neighbours; published: IS2RE's; null: measured."""

@@ -143,8 +143,8 @@ def few_epochs(planned: PlannedTraining) -> str | None:
     return (
         f"task={config.task.name} for {planned.epochs:.3g} epochs ({schedule.total_steps} steps of "
         f"{config.training.batch_size} structures, "
-        f"{size} for training): on 50 frames of ethanol DeNS was ahead only after {_ahead(config.training.batch_size)} "
-        f"epochs, and the published runs on MD17 take {PUBLISHED_EPOCHS}; train longer, or use task=energy_forces"
+        f"{size} for training): on 50 frames of ethanol DeNS, without model.parity, was ahead only after "
+        f"{_ahead(config.training.batch_size)} epochs, and the published runs on MD17 take {PUBLISHED_EPOCHS}; train longer, or use task=energy_forces"
     )
 
 
@@ -153,10 +153,11 @@ def many_epochs(planned: PlannedTraining) -> str | None:
     size, long = len(planned.source), planned.epochs >= MANY_EPOCHS
     if isinstance(planned.config.task, DenoisingConfig) or not planned.fresh or size > FEW_STRUCTURES or not long:
         return None
+    remedy = "fewer steps" if planned.parity else "use task=dens, or fewer steps"
     return (
         f"{planned.epochs:,.0f} epochs of {size} structures: on 50 frames of ethanol 2,000 epochs ended worse than "
-        "1,000 (34.4 and 32.3 meV/Å, one seed, radial functions from 0 Å); use task=dens, or fewer steps: "
-        f"training.max_steps={1000 * planned.schedule.steps_per_epoch}"
+        "1,000 (34.4 and 32.3 meV/Å, one seed, radial functions from 0 Å, without model.parity); "
+        f"{remedy}: training.max_steps={1000 * planned.schedule.steps_per_epoch}"
     )
 
 

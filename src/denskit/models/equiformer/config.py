@@ -48,7 +48,7 @@ class EquiformerConfig(RadialOrigin, ModelConfig):
     """Normalisation of node features: merged has one scale for all degrees and is smooth at symmetric sites; layer is
     the published one, which is not."""
     parity: bool = False
-    """Equal energies and mirrored forces of mirror images (O(3)): couple even l1 + l2 + l3 alone. The published model
+    """Equal energies and mirrored forces of mirror images (E(3)): couple even l1 + l2 + l3 alone. The published model
     couples all, and tells left from right (SE(3))."""
     initialisation: OnFineTuning[Initialisation] = "normal"
     """Distribution of the initial weights."""
