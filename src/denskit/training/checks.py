@@ -144,7 +144,8 @@ def few_epochs(planned: PlannedTraining) -> str | None:
         f"task={config.task.name} for {planned.epochs:.3g} epochs ({schedule.total_steps} steps of "
         f"{config.training.batch_size} structures, "
         f"{size} for training): on 50 frames of ethanol DeNS, without model.parity, was ahead only after "
-        f"{_ahead(config.training.batch_size)} epochs, and the published runs on MD17 take {PUBLISHED_EPOCHS}; train longer, or use task=energy_forces"
+        f"{_ahead(config.training.batch_size)} epochs, and the published runs on MD17 take {PUBLISHED_EPOCHS}; "
+        "train longer, or use task=energy_forces"
     )
 
 
