@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -48,10 +47,11 @@ def demo(
     folder = StudyFolder(output)
     source = folder.study
     finished = all(folder.finished(study, run) for run in runs_of(study))
+    folder.require_own()
     if source.is_file() and not _continues(source, study, finished=finished):
         if not force:
             raise ValueError(f"{output} holds a demo already: give another --output, or replace it with --force")
-        shutil.rmtree(folder.path)
+        folder.clear(study)
     write_study(study, source)
     train_and_report(study, source, folder, cores(), dry_run=False)
     _judge(study, folder)

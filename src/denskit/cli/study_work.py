@@ -262,6 +262,7 @@ def _sized_question(
     """Write a question that has trained nothing yet with as many steps as ``hours`` allow; a draft until they are
     known, with whose trials the same command goes on after a kill.  ``both``: as of :func:`sized`."""
     source, draft = folder.study, folder.draft
+    folder.require_own()
     # trials that are there are those of this question
     if source.is_file() and question.same_question(study, load_study(source), file):
         write_study(study, draft)

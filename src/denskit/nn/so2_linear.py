@@ -80,7 +80,7 @@ class SO2Linear(nn.Module):
         outputs, extra = [], x.new_zeros(x.shape[0], 0)
         for m, (rows, matrix) in enumerate(zip(by_order, self.matrices(degrees), strict=False)):
             if self.parity and m > 0:
-                out = F.linear(rows.reshape(len(rows), 2, matrix.shape[1]), matrix).flatten(1)
+                out = F.linear(rows.reshape(rows.shape[0], 2, matrix.shape[1]), matrix).flatten(1)  # len: no symbol
             else:
                 out = F.linear(rows.flatten(1), matrix, bias if m == 0 else None)
             if m == 0:

@@ -23,6 +23,7 @@ from denskit.training.settings import LENGTHS
 FRAMES = "data.split.train"  # an axis over it keeps validation and test frames
 LR = "training.lr"
 TEST, SIMULATION, RELAXATION = "test", "simulation", "relaxation"  # what runs are judged on, beside files
+WRITTEN = "# Written by denskit study, with what the command line gave"
 MEAN = "mean of the tests"
 LENGTH_KEYS = {f"training.{name}" for name in LENGTHS}
 _DECIDES_VALIDATION = ("training.best_by", "training.evaluate_structures")
@@ -359,7 +360,15 @@ def write_study(study: StudyConfig, path: Path) -> None:
     document = study.model_dump(exclude_defaults=True)  # with mode="json" numbers as keys become text
     with atomic_write(path) as temporary:
         text = yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(f"{WRITTEN}\n{text}", encoding="utf-8")
+
+
+def is_written(path: Path) -> bool:
+    """Whether a file is one of :func:`write_study`, not a study by hand; those of 0.1.0 cannot be told from these."""
+    if not path.is_file():
+        return False
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return file.readline().rstrip() == WRITTEN
 
 
 def without_lengths(settings: Mapping[str, Any]) -> dict[str, Any]:

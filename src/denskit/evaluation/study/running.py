@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from denskit.evaluation.denoising import NothingDrawnError, noise_error
-from denskit.evaluation.study.config import FRAMES, StudyConfig, load_study, write_study
+from denskit.evaluation.study.config import FRAMES, StudyConfig, is_written, load_study, write_study
 from denskit.evaluation.study.data import require_files, require_same_inputs, split_settings, training_files
 from denskit.evaluation.study.judges import asked_of, judge, left_to_judge, on_test_split, require_judgeable
 from denskit.evaluation.study.presets_then import require_same_models
 from denskit.evaluation.study.runs import StudyRun, runs_of
-from denskit.files import is_locked, locked, write_json
+from denskit.files import is_empty, is_locked, locked, write_json
 from denskit.models.model_file import read_header
 from denskit.runtime.children import start_denskit
 from denskit.runtime.interrupt import raised
@@ -45,6 +45,7 @@ class StudyFolder:
         self.path = path
         self.study = path / "study.yaml"  # with what was given on the command line
         self.draft = path / "draft.yaml"  # of a question that has no length yet, or of a dry run
+        self.by_hand = path / "study_before.yaml"  # a study.yaml of the user's own that had to be replaced
         self.splits = path / "splits"  # folder of split files
 
     def keep(self, study: StudyConfig, *, draft: bool = False) -> tuple[Path, StudyConfig, list[str]]:
@@ -53,8 +54,10 @@ class StudyFolder:
         Seeds, tests and the like may change; variants, and values of an axis, may be added.  Earlier seeds stay, since
         a printed script may still train them.  A study without trainings is replaced, with its trials and splits.
         Returns the file, its study, and messages.  ``draft``: the file is one beside a study that has trained.
-        Raises ValueError for the folder of another study, and where a preset has changed since its runs began.
+        Raises ValueError for the folder of another study, and where a preset has changed since its runs began; and as
+        :meth:`require_own`.
         """
+        self.require_own()
         before = load_study(self.study) if self.study.is_file() else study
         said: list[str] = []
         if (unlike := _unlike(study, before)) is not None:
@@ -67,8 +70,26 @@ class StudyFolder:
             study, said = _with_all_that_was_asked(study, before, self.study)
             require_same_models(study, self.run)
         file = self.draft if draft and self.has_begun() else self.study
+        if file == self.study and file.is_file() and not is_written(file):
+            if load_study(file) == study:  # with its comments
+                return file, study, said
+            said = [*said, f"{file} as it was is {file.replace(self.by_hand)} now"]
         write_study(study, file)
         return file, study, said
+
+    def require_own(self) -> None:
+        """Raise ValueError where the folder holds files and no study: whatever is removed later was written here."""
+        begun = self.study.is_file() and self.has_begun()
+        if begun or is_written(self.study) or is_written(self.draft) or is_empty(self.path, but_for=(self.study.name,)):
+            return
+        raise ValueError(f"{self.path} is not empty and holds no study; give another --output (nothing changed)")
+
+    def clear(self, study: StudyConfig) -> None:
+        """Remove the study, its runs and what was prepared for them; files of others stay."""
+        for run in runs_of(study):
+            shutil.rmtree(self.run(run), ignore_errors=True)
+        self.forget("holds trainings of another study, too; give another --output, or remove the folder")
+        self.study.unlink(missing_ok=True)
 
     def forget(self, otherwise: str) -> None:
         """Remove what is prepared here.  Raises ValueError, with ``otherwise``, where a study has trained or works."""
