@@ -281,6 +281,21 @@ def test_processes_end_with_a_killed_command(tmp_path: Path) -> None:
     assert within(10, lambda: not any(map(lives, workers)))
 
 
+@pytest.mark.parametrize("processes", [1, 2])
+def test_calculations_under_way_are_kept_where_it_stops(tmp_path: Path, processes: int) -> None:
+    asked: list[int] = []
+
+    def stop() -> bool:
+        asked.append(1)
+        return True
+
+    done = label(crystals(8), tmp_path / "out.extxyz", method="mylab:emt", processes=processes, stop=stop)
+    saved = len((tmp_path / "out.extxyz.progress").read_text().splitlines()) - 1
+    assert not done.finished and not (tmp_path / "out.extxyz").exists() and len(asked) == 1
+    assert done.labels == saved == 1 if processes == 1 else 1 <= done.labels == saved < 8
+    assert label(crystals(8), tmp_path / "out.extxyz", method="mylab:emt").labels == 8
+
+
 def test_a_frame_without_geometry_gets_no_label(tmp_path: Path) -> None:
     """Some methods pass over an atom whose position is NaN, and give the energy of the others."""
     frames = crystals(3)

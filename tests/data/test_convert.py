@@ -280,6 +280,22 @@ def test_command_line(two: list[Path], tmp_path: Path, monkeypatch: pytest.Monke
     )
 
 
+def test_what_would_have_no_effect_is_refused(two: list[Path], tmp_path: Path) -> None:
+    def said(*given: str) -> str:
+        done = CliRunner().invoke(app, [*given])
+        assert done.exit_code == 1 and not (tmp_path / "x").exists()
+        return " ".join(done.output.split())
+
+    to = ["-o", str(tmp_path / "x")]
+    whole = "what a training reads, and how it divides it; denskit data convert reads the files that it is given, whole"
+    assert f"data.split says {whole}" in said("data", "convert", str(two[0]), *to, "data.split.train=0.5")
+    assert "data.path says" in said("info", str(two[0]), f"data.path={two[1]}")
+    assert "denskit info looks at all structures" in said("info", str(two[0]), "data.filter.max_force=1")
+    assert "no file of structures is given" in said("data", "convert", "data.units=eV", *to)
+    assert "is given twice" in said("data", "convert", str(two[0]), str(two[1]), str(two[0]), *to)
+    assert "is given twice" in said("data", "convert", str(two[0].parent), str(two[0]), *to)
+
+
 def test_a_named_field_that_no_frame_has_is_refused(two: list[Path], tmp_path: Path) -> None:
     """One that some inputs have is a note about the others."""
     out = tmp_path / "out"

@@ -11,6 +11,7 @@ import ase.io
 import numpy as np
 import pytest
 from ase.build import bulk, molecule
+from ase.md.langevin import Langevin
 from typer.testing import CliRunner
 
 from denskit.cli.data import app
@@ -88,11 +89,28 @@ def test_the_command(tmp_path: Path) -> None:
         ({"molecule": "unobtainium"}, "'unobtainium' is neither a file nor a known molecule"),
         ({"frames": 0}, "at least 1 frame, 0 asked"),
         ({"every": 0.7}, "frames every 0.7 fs are not a whole number of steps of 0.5 fs"),
+        ({"timestep": 0.0}, "a timestep above 0 fs and 0 K or more are wanted, found 0.0 fs"),
     ],
 )
 def test_refusals(changes: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         generate(**{"molecule": "H2O", "frames": 1, **changes})
+
+
+def test_ctrl_c_keeps_the_frames_that_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran, run = [], Langevin.run
+
+    def interrupted(self: Langevin, steps: int) -> bool:
+        ran.append(steps)
+        if len(ran) == 4:  # after the equilibration and two frames
+            raise KeyboardInterrupt
+        return bool(run(self, steps))
+
+    monkeypatch.setattr(Langevin, "run", interrupted)
+    to = tmp_path / "water.extxyz"
+    done = CliRunner().invoke(app, ["generate", "H2O", "--frames", "5", "--equilibration", "1", "-o", str(to)])
+    assert done.exit_code == 130 and "stopped after 2 of 5 frames, which are written" in done.output
+    assert len(ase.io.read(to, ":")) == 2
 
 
 def test_periodic_structures_are_refused(tmp_path: Path) -> None:

@@ -46,11 +46,16 @@ def mine(tmp_path: Path) -> str:
 
 def test_a_bare_path_is_divided_at_random_and_says_so(mine: str) -> None:
     loaded = load_data(DataConfig(path=mine), seed=0)
-    assert (len(loaded.train), len(loaded.valid or ()), len(loaded.test or ())) == (36, 2, 2)
+    assert (len(loaded.train), len(loaded.valid or ()), len(loaded.test or ())) == (30, 5, 5)
     assert loaded.references == "fit"
     said = "\n".join(loaded.messages)
-    for words in ("energy from energy", "36 train / 2 valid / 2 test (random, seed 0)", "data.split.mode=blocks"):
+    for words in ("energy from energy", "30 train / 5 valid / 5 test (random, seed 0)", "data.split.mode=blocks"):
         assert words in said
+
+
+def test_a_gap_is_one_between_blocks(mine: str) -> None:
+    splits = load_data(DataConfig(path=mine, split=SplitConfig(gap=2)), seed=0).splits
+    assert splits is not None and "contiguous blocks in file order, 2 frames left out" in splits.how
 
 
 def test_three_files(tmp_path: Path, mine: str) -> None:
@@ -232,7 +237,7 @@ def test_missing_labels_follow_the_weights(tmp_path: Path) -> None:
     path = _write(tmp_path / "holes.extxyz", frames)
     with pytest.raises(ValueError, match=r"1 of 20 frames have no forces: frame 3"):
         load_data(DataConfig(path=path), seed=0)
-    assert len(load_data(DataConfig(path=path), seed=0, required=("energy",)).train) == 18
+    assert len(load_data(DataConfig(path=path), seed=0, required=("energy",)).train) == 16
     masked = load_data(DataConfig(path=path, missing="mask", split=SplitConfig(mode="blocks")), seed=0)
     assert [system.index for system in masked.train if system.forces is None] == [3]  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match="frames 0, 1, 2, .* cannot have a stress"):
@@ -292,10 +297,17 @@ def test_md17_reads_the_downloaded_file_and_divides_as_published(
     assert (len(loaded.valid or ()), len(loaded.test or ())) == (50, 500)
     smaller = load_data(DataConfig(name="md17", molecule="ethanol", split=SplitConfig(train=100, valid=20)), seed=3)
     assert (len(smaller.train), len(smaller.valid or ()), len(smaller.test or ())) == (100, 20, 1380)
+    drawn = [
+        load_data(DataConfig(name="md17", molecule="ethanol", split=SplitConfig(seed=s)), 3).splits for s in (5, 6)
+    ]
+    assert drawn[0] is not None and drawn[1] is not None and "random, seed 5" in drawn[0].how
+    assert set(drawn[0].train) != set(drawn[1].train)
 
 
 @pytest.mark.parametrize("name", ["ethanol", "acetamide"])
 def test_embedded_data(name: str) -> None:
+    drawn = load_data(DataConfig(name="embedded", molecule=name, split=SplitConfig(seed=5)), seed=0).splits
+    assert drawn is not None and drawn.how == "1400 train / 200 valid / 360 test (random, seed 5)"
     loaded = load_data(DataConfig(name="embedded", molecule=name), seed=0)
     assert loaded.splits is not None
     np.testing.assert_array_equal(loaded.splits.train, np.arange(1400))

@@ -47,6 +47,11 @@ def _sizes(splits: Splits) -> tuple[int, int, int]:
     [
         (1000, {}, (900, 50, 50)),
         (3, {}, (1, 1, 1)),
+        (200, {}, (150, 25, 25)),
+        (80, {}, (60, 10, 10)),
+        (200, {"train": 50}, (50, 25, 125)),
+        (200, {"train": 180}, (180, 10, 10)),
+        (200, {"train": 0.9}, (180, 10, 10)),
         (1000, {"train": 600}, (600, 50, 350)),
         (1000, {"train": 600, "valid": 100}, (600, 100, 300)),
         (1000, {"train": 0.5, "valid": 0.25, "test": 0.25}, (500, 250, 250)),
@@ -149,6 +154,13 @@ def test_a_part_far_larger_than_asked_is_told(file: Path) -> None:
     assert "asked" not in _divide(file, 100, mode="group", groups=[str(place) for place in range(100)]).how
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_the_largest_group_is_trained_on_whole(file: Path, seed: int) -> None:
+    largest = _divide(file, 100, mode="group", groups=["a"] * 96 + ["b"] * 2 + ["c"] * 2, seed=seed)
+    assert _sizes(largest) == (96, 2, 2)
+    assert _sizes(_divide(file, 100, mode="group", groups=["a"] * 96 + ["b"] * 2 + ["c"] * 2, train=50)) == (50, 2, 2)
+
+
 def test_group_splits_refuse_what_they_cannot_do(file: Path) -> None:
     with pytest.raises(ValueError, match="needs data.group_key"):
         _divide(file, 10, mode="group")
@@ -232,6 +244,7 @@ def test_split_files_are_plain_json(file: Path, tmp_path: Path) -> None:
         ({"train": 1.5}, "less than or equal to 1"),
         ({"mode": "blocks", "seed": 1}, "split.seed=1 acts with random and group"),
         ({"mode": "random", "gap": 3}, "split.gap=3 acts with split.mode=blocks"),
+        ({"gap": 3, "seed": 1}, "split.gap=3 is for blocks, which split.seed=1 does not divide"),
         ({"file": "a.json", "train": 4}, r"leave out \['train'\]"),
         ({"modus": "random"}, "Extra inputs"),
     ],

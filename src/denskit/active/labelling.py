@@ -95,23 +95,23 @@ def label(
         journal = Journal(path, origin_of(structures, name, calculator), force=force)
         taken = len(journal.results)
         left = [number for number in range(len(structures)) if number not in journal.results]
-        failed, stopped, told = 0, False, set[str]()
+        failed, told = 0, set[str]()
+        stopped: list[bool] = []
         for result in journal.labels.values():
             _tell(result, told)
-        results = _computed(structures, left, method, calculator, processes)
+        results = _computed(structures, left, method, calculator, processes, lambda: bool(stopped))
         for done, (number, result) in enumerate(results, start=taken + 1):
             _tell(journal.add(number, result), told)
             failed += "error" in result
             progress(done, counted(done, "frame") + (f", {failed} failed" if failed else ""), len(structures))
-            stopped = done < len(structures) and stop()
-            if stopped:
-                results.close()
-                break
-        if not stopped:
+            if not stopped and done < len(structures) and stop():
+                stopped.append(True)
+        finished = len(journal.results) == len(structures)
+        if finished:
             _write(path, structures, journal, name)
     return Labelled(
         path=path, labels=len(journal.labels), failures=journal.failures, taken=taken, again=journal.failed,
-        finished=not stopped,
+        finished=finished,
     )  # fmt: skip
 
 
@@ -201,13 +201,23 @@ def _made(make: Maker, method: str) -> Any:
 
 
 def _computed(
-    structures: Sequence[ase.Atoms], left: Sequence[int], method: str | Maker, calculator: Any, processes: int
+    structures: Sequence[ase.Atoms],
+    left: Sequence[int],
+    method: str | Maker,
+    calculator: Any,
+    processes: int,
+    stopped: Callable[[], bool],
 ) -> Generator[tuple[int, dict[str, Any]]]:
-    """Results by number of the frame, in the order in which they are ready."""
+    """Results by number of the frame, in the order in which they are ready.
+
+    Once ``stopped``, which is asked after each, no calculation begins; those of processes that are under way end.
+    """
     if processes == 1 or len(left) < 2:
         own = _Method(calculator)
         for number in left:
             yield number, own.result(structures[number])
+            if stopped():
+                return
         return
     # spawned: forked processes share locks and threads of torch
     with ProcessPoolExecutor(processes, get_context("spawn"), _begin, (method,)) as pool:
@@ -216,8 +226,13 @@ def _computed(
         done = 0
         try:
             for future in as_completed(running):
+                if future.cancelled():
+                    continue
                 yield running[future], future.result()
                 done += 1
+                if stopped():
+                    for waiting in running:
+                        waiting.cancel()
         except BrokenProcessPool:
             raise ValueError(
                 f"a process of {_name_of(method)} was killed or crashed; the labels so far are saved: the same call "

@@ -38,10 +38,10 @@ def convert(
     """  # fmt: skip
     from denskit.data.convert import convert as write
     from denskit.data.readers.shards import read_index
-    from denskit.training.load_config import data_config
+    from denskit.training.load_config import whole_file_config
 
     files, settings = with_settings(inputs)
-    config = data_config(settings)
+    config = whole_file_config(settings, "data convert")
     with progress_bar(Console(stderr=True)) as progress:
         messages = write([Path(file) for file in files], output, config, workers=workers, progress=progress)
     give(output=output, messages=messages)

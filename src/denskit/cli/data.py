@@ -58,6 +58,7 @@ def generate(
     """
     from denskit.data.datasets import generate as generation
     from denskit.files import new_file, new_frames_file
+    from denskit.runtime.progress import counted
 
     (new_file if output.suffix == ".npz" else new_frames_file)(output, inputs=[molecule], force=force)
     trajectory = generation.generate(
@@ -65,5 +66,9 @@ def generate(
         equilibration=equilibration, seed=seed,
     )  # fmt: skip
     generation.write(trajectory, output, name=molecule)
-    give(output=output, frames=frames, recipe=trajectory.recipe)
-    typer.echo(f"{output}: {frames} frames. {trajectory.recipe}")
+    made = len(trajectory.energies)
+    give(output=output, frames=made, recipe=trajectory.recipe)
+    typer.echo(f"{output}: {counted(made, 'frame')}. {trajectory.recipe}")
+    if made < frames:
+        typer.echo(f"stopped after {made} of {frames} frames, which are written", err=True)
+        raise typer.Exit(130)

@@ -67,9 +67,12 @@ def _show_model(path: Path) -> None:
 
 def _show_structures(path: Path, settings: list[str]) -> None:
     from denskit.data.inspection import inspect_file
-    from denskit.training.load_config import data_config
+    from denskit.training.load_config import whole_file_config
 
-    found = inspect_file(path, data_config(settings))
+    config = whole_file_config(settings, "info")
+    if "filter" in config.model_fields_set:
+        raise ValueError("denskit info looks at all structures; data.filter acts in denskit train and data convert")
+    found = inspect_file(path, config)
     give(**found.to_dict())
     _print(found)
     if found.problems:

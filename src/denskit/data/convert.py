@@ -22,7 +22,14 @@ from denskit.data.filters import without_filtered
 from denskit.data.inspection import wrong_units_or_signs
 from denskit.data.inspection.labels import likely_labels
 from denskit.data.loading import read_files
-from denskit.data.readers.formats import LABEL_KEYS, path_of, reading_of_index, require_effect, require_keys
+from denskit.data.readers.formats import (
+    LABEL_KEYS,
+    path_of,
+    places_in,
+    reading_of_index,
+    require_effect,
+    require_keys,
+)
 from denskit.data.readers.shards import (
     FORMAT,
     INDEX,
@@ -96,6 +103,20 @@ def _opened(inputs: Sequence[str | Path], config: DataConfig) -> tuple[tuple[Sou
     return tuple(source for source, _ in kept), messages
 
 
+def _require_inputs(inputs: Sequence[str | Path]) -> None:
+    """Raise ValueError where there are none, or two that hold one file."""
+    if not inputs:
+        raise ValueError("no file of structures is given: denskit data convert FILE ... -o FOLDER")
+    holds: dict[str, str | Path] = {}
+    for given in inputs:
+        for place in places_in(given):
+            if place in holds:
+                raise ValueError(
+                    f"{place} is given twice, by {holds[place]} and by {given}: its structures would double"
+                )
+            holds[place] = given
+
+
 def convert(
     inputs: Sequence[str | Path],
     output: str | Path,
@@ -116,6 +137,7 @@ def convert(
     frame has, and for a folder with other data or in use; FileNotFoundError.
     """
     config, output = config or DataConfig(), output_folder(Path(output).expanduser(), HOLDS)
+    _require_inputs(inputs)
     require_effect(config, inputs)
     sources, messages = _opened(inputs, config)
     plan = _Plan(Joined("", sources), output, per_shard)

@@ -262,7 +262,8 @@ def split_of(
         return splits, f"{path}: split reused from {split.file}: {splits.how}"
     by_default = not split.model_fields_set
     if split.mode is None:
-        split = split.model_copy(update={"mode": "group" if source[0].group else "random"})
+        by_data = "group" if source[0].group else "random"
+        split = split.model_copy(update={"mode": "blocks" if split.gap else by_data})
     groups = source.group_names() if split.mode == "group" else ()
     elements = known_elements(source, FEW)
     splits = divide(split, pool=pool, groups=groups, seed=seed, path=path, test=config.test is None, elements=elements)

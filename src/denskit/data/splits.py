@@ -125,7 +125,8 @@ def divide(
         order = pool if mode == "blocks" else pool[np.random.default_rng(PUBLISHED_SEED).permutation(len(pool))]
         parts = _consecutive(order, counts, gap)
     else:
-        draw = partial(_by_group, pool, groups, name=str(path)) if mode == "group" else partial(_at_random, pool)
+        by_group = partial(_by_group, pool, groups, name=str(path), all_others=split.train is None)
+        draw = by_group if mode == "group" else partial(_at_random, pool)
         parts = draw(counts, seed, elements=())
         if elements and _untrained(parts, elements):
             other = draw(counts, seed, elements=elements)
@@ -258,8 +259,13 @@ def _by_group(
     *,
     elements: Sequence[frozenset[int]],
     name: str,
+    all_others: bool,
 ) -> list[np.ndarray]:
-    """Whole groups for valid and test up to their counts; training frames from the remaining groups."""
+    """Whole groups for valid and test up to their counts; training frames from the remaining groups.
+
+    A group that would make a part more than twice as large as asked is left to training where another would not.
+    ``all_others``: all frames of the remaining groups are for training.
+    """
     if not groups:
         raise ValueError(f"{name}: a split by group needs data.group_key, the field that names each frame's group")
     labels = np.array([groups[index] for index in pool])
@@ -275,7 +281,7 @@ def _by_group(
         for label, frame in zip(labels, pool, strict=True):
             of_group[label] = of_group.get(label, frozenset()) | elements[frame]
         order = rare_first(order, [of_group[label] for label in order])
-    left = list(order)
+    left, sizes = list(order), {label: int((labels == label).sum()) for label in order}
     wanted_parts = 1 + (counts[1] > 0) + (counts[2] > 0)
     if len(left) < wanted_parts:
         raise ValueError(f"{name} has {counted(len(left), 'group')}; {wanted_parts} parts need at least as many")
@@ -284,10 +290,14 @@ def _by_group(
         taken: list[str] = []
         size = 0
         while size < count and len(left) > after:
-            taken.append(left.pop())
-            size += int((labels == taken[-1]).sum())
+            fitting = [label for label in left if size + sizes[label] <= 2 * count]
+            if size and not fitting:
+                break
+            taken.append(fitting[-1] if fitting else min(reversed(left), key=sizes.__getitem__))
+            left.remove(taken[-1])
+            size += sizes[taken[-1]]
         held_out.append(np.sort(pool[np.isin(labels, taken)]).astype(np.int64))
     train = rng.permutation(pool[np.isin(labels, left)])
     if elements:
         train = rare_first(train, [elements[frame] for frame in train])
-    return [np.sort(train[: counts[0]]).astype(np.int64), *held_out]
+    return [np.sort(train if all_others else train[: counts[0]]).astype(np.int64), *held_out]

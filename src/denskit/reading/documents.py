@@ -62,10 +62,11 @@ def parse_yaml(text: bytes | str, where: str | Path) -> Any:
 
 
 def value_of_word(text: str) -> str:
-    """YAML of what follows ``key=`` on the command line, where a pattern of files may begin as an alias or a list does:
-    ``*.extxyz``, ``[ab]/frames.extxyz``."""
+    """YAML of what follows ``key=`` on the command line, where a pattern of files may begin as an alias or a list does
+    (``*.extxyz``, ``[ab]/frames.extxyz``), and ``run #1`` has no comment."""
     is_pattern = text.startswith("*") or (text.startswith("[") and not text.rstrip().endswith("]"))
-    return json.dumps(text, ensure_ascii=False) if is_pattern else text
+    is_commented = " #" in text and not text.startswith(("[", "{", '"', "'"))
+    return json.dumps(text, ensure_ascii=False) if is_pattern or is_commented else text
 
 
 def check_extent(value: Any, size: int, where: str | Path) -> None:

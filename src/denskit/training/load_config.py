@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import json
 import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -126,6 +127,19 @@ def data_config(overrides: Overrides) -> DataConfig:
     return config
 
 
+def whole_file_config(overrides: Overrides, command: str) -> DataConfig:
+    """As :func:`data_config`, for a command that reads the files it is given whole.  Raises ValueError for settings of
+    the files of a training and of their division."""
+    config = data_config(overrides)
+    for name in ("name", "path", "train", "valid", "test", "split", "references", "molecule"):
+        if name in config.model_fields_set:
+            raise ValueError(
+                f"data.{name} says what a training reads, and how it divides it; denskit {command} reads the files "
+                "that it is given, whole"
+            )
+    return config
+
+
 def _require_sections(place: str, content: Mapping[str, Any]) -> None:
     for section in ("model", "data", "task", "training", "molecules"):
         value = content.get(section)
@@ -198,6 +212,8 @@ def parse_overrides(overrides: Overrides) -> dict[str, Any]:
         if not (key and equals):
             raise ValueError(f"override {override!r}: write key.sub=value, such as training.max_steps=5000")
         named = key in _NAMED and not value.lstrip().startswith("{")
+        if key == "output" and not value.startswith(('"', "'")):
+            value = json.dumps(value, ensure_ascii=False)  # 2024 and no are names of folders
         full.append(f"{key}.name={value}" if named else f"{key}={value_of_word(value)}")
     try:
         found: Any = OmegaConf.to_container(OmegaConf.from_dotlist(full), resolve=False)

@@ -7,7 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import AfterValidator, BeforeValidator, Field, InstanceOf, SerializeAsAny, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    InstanceOf,
+    SerializeAsAny,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import to_jsonable_python
 
 from denskit.data.config import DataConfig
@@ -303,6 +311,11 @@ class RunConfig(Settings):
     deterministic: OnResume[bool] = False
     """Use deterministic algorithms only (slower on CUDA; the CPU always repeats itself bit for bit). In Python this
     holds for all of PyTorch until the session ends."""
+
+    @field_validator("output")
+    @classmethod
+    def _at_home(cls, output: str) -> str:
+        return str(Path(output).expanduser()) if output.startswith("~") else output
 
     @model_validator(mode="after")
     def _nothing_ignored(self) -> RunConfig:

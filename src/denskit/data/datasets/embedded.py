@@ -29,6 +29,7 @@ def load_embedded(config: DataConfig, seed: int, required: Sequence[str] = WEIGH
     if split.mode is None and split.file is None:
         shares = split.model_fields_set & {"train", "valid", "test"}
         kept = {field: getattr(split, field) for field in split.model_fields_set}
+        kept |= {"mode": "random", "gap": 0} if split.seed is not None else {}
         split = BLOCKS.model_copy(update=kept if not shares else {"train": None, "valid": None, "test": None, **kept})
     if config.test is not None:
         split = split.model_copy(update={"test": None})

@@ -59,10 +59,13 @@ def generate(
     ``molecule``: a name (``ethanol``, or one of ASE's G2 set such as ``CH3CONH2``) or a file that ASE reads.
     ``temperature`` in K; ``every`` (between frames), ``timestep`` and ``equilibration`` in fs.
     Fields of a file such as ``charge`` and ``multiplicity`` are those of the calculation.
+    Ctrl-C ends with the frames that are made.
     Raises ValueError without tblite, for an unknown or a periodic molecule, and for fields that contradict each other.
     """
     if frames < 1:
         raise ValueError(f"generate makes at least 1 frame, {frames} asked")
+    if not (timestep > 0 and temperature >= 0):
+        raise ValueError(f"a timestep above 0 fs and 0 K or more are wanted, found {timestep} fs and {temperature} K")
     stride = round(every / timestep)
     if stride < 1 or abs(stride * timestep - every) > 1e-9:
         raise ValueError(f"frames every {every} fs are not a whole number of steps of {timestep} fs")
@@ -85,17 +88,26 @@ def generate(
     dynamics.run(round(equilibration / timestep))
     positions = np.empty((frames, len(atoms), 3))
     energies, forces = np.empty(frames), np.empty((frames, len(atoms), 3))
-    for frame in range(frames):
-        dynamics.run(stride)
-        positions[frame] = atoms.positions - atoms.get_center_of_mass()  # it diffuses; nothing depends on where
-        energies[frame], forces[frame] = atoms.get_potential_energy(), atoms.get_forces()
+    made = 0
+    try:
+        for frame in range(frames):
+            dynamics.run(stride)
+            positions[frame] = atoms.positions - atoms.get_center_of_mass()  # it diffuses; nothing depends on where
+            energies[frame], forces[frame] = atoms.get_potential_energy(), atoms.get_forces()
+            made = frame + 1
+    except KeyboardInterrupt:
+        if not made:
+            raise
     electrons = "".join(f"{name} {value:g}, " for name, value in electrons_in(atoms.info))
     recipe = (
         f"{METHOD}, {electrons}tblite {version('tblite')} (accuracy {ACCURACY:g}), ase {ase.__version__}; "
         f"Langevin {temperature:g} K, friction {FRICTION:g}/fs, step {timestep:g} fs, "
         f"equilibration {equilibration:g} fs, a frame every {every:g} fs, seed {seed}"
     )
-    return Trajectory(atoms=relaxed, positions=positions, energies=energies, forces=forces, recipe=recipe)
+    done = slice(made)
+    return Trajectory(
+        atoms=relaxed, positions=positions[done], energies=energies[done], forces=forces[done], recipe=recipe
+    )
 
 
 def write(trajectory: Trajectory, path: str | Path, *, name: str) -> None:

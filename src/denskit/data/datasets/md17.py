@@ -56,8 +56,10 @@ def load_md17(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED)
                 "own with data.path=FILE"
             )
         config = config.model_copy(update={"path": str(path)})
-    if config.split.mode is None and config.split.file is None and config.group_key is None and config.valid is None:
-        config = config.model_copy(update={"split": config.split.model_copy(update={"mode": "published"})})
+    split = config.split
+    own = split.mode is not None or split.file is not None or split.seed is not None or split.gap
+    if not own and config.group_key is None and config.valid is None:
+        config = config.model_copy(update={"split": split.model_copy(update={"mode": "published"})})
     data = load_files(config, seed, required)
     return replace(data, messages=data.messages + _other_molecule(config.molecule, data.train[0]))
 
