@@ -87,6 +87,23 @@ def test_parts_with_their_own_origins(tmp_path: Path) -> None:
         _load(train=train, valid=train[0])
 
 
+@pytest.mark.parametrize("whole", ["", "*.lmdb"])
+def test_a_shard_of_the_training_folder_judges_nothing(tmp_path: Path, whole: str) -> None:
+    """Neither as validation nor as test data, whether the folder or a pattern of its shards is trained on."""
+    folder = tmp_path / "all"
+    folder.mkdir()
+    for number in range(2):
+        write_s2ef(folder / f"data.{number:04d}.lmdb", 4, 4 * number)
+    write_s2ef(tmp_path / "other.lmdb", 2, 8)
+    train, inside, other = str(folder / whole), str(folder / "data.0001.lmdb"), str(tmp_path / "other.lmdb")
+    for judged in ({"valid": inside}, {"test": inside}, {"valid": other, "test": inside}):
+        with pytest.raises(ValueError, match=r"name one file twice: \S*data.0001.lmdb, by \S*all\S* and \S*data.0001"):
+            _load(train=train, **judged)
+    with pytest.raises(ValueError, match="data.train names one file twice: .*repeat: 2"):
+        _load(train=[train, inside], valid=other)
+    assert len(_load(train=train, valid=other).train) == 8
+
+
 def test_a_part_may_count_several_times(tmp_path: Path) -> None:
     for name, first, count in (("large", 0, 4), ("small", 4, 2), ("valid", 6, 2)):
         write_s2ef(tmp_path / f"{name}.lmdb", count, first)
@@ -111,7 +128,8 @@ def test_sizes_of_parts_are_joined_where_all_are_known(tmp_path: Path) -> None:
     for name, first in (("a", 0), ("b", 3)):
         (tmp_path / name).mkdir()
         write_s2ef(tmp_path / name / "data.0000.lmdb", 3, first)
-    config = {"train": [str(tmp_path / "a"), str(tmp_path / "b")], "valid": str(tmp_path / "a" / "data.0000.lmdb")}
+    valid = write_s2ef(tmp_path / "valid.lmdb", 1, 6)
+    config = {"train": [str(tmp_path / "a"), str(tmp_path / "b")], "valid": str(valid)}
     np.savez(tmp_path / "a" / "metadata.npz", natoms=np.array([4, 5, 6]))
     assert _load(**config).train.sizes is None
     np.savez(tmp_path / "b" / "metadata.npz", natoms=np.array([4, 5, 6]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 from warnings import catch_warnings, simplefilter
@@ -23,7 +24,7 @@ from denskit.data.readers.formats import (
     is_there,
     open_unchecked,
     path_of,
-    place_of,
+    places_in,
     reading_of_index,
     require_effect,
     size_of,
@@ -234,16 +235,19 @@ def _references_from(path: Path, source: Source) -> tuple[dict[str, float], list
 
 
 def _require_other_files(train: Sequence[str], judged: Sequence[str | None]) -> None:
-    files = [place_of(name) for name in train]
-    if len(set(files)) < len(files):
-        again = next(name for name, place in zip(train, files, strict=True) if files.count(place) > 1)
-        raise ValueError(
-            f"data.train names one file twice: {', '.join(files)}. Its structures count twice with "
-            f"{{path: {again}, repeat: 2}}"
-        )
-    files += [place_of(name) for name in judged if name is not None]
-    if len(set(files)) < len(files):
-        raise ValueError(f"train, valid and test name one file twice: {', '.join(files)}. Divide it with data.path")
+    """Raise ValueError where two names hold the same file, be it as a folder, a pattern or the file itself."""
+    names = [*train, *(name for name in judged if name is not None)]
+    places = [places_in(name) for name in names]
+    for one, other in combinations(range(len(names)), 2):
+        if not (shared := places[one] & places[other]):
+            continue
+        files = "one file" if len(shared) == 1 else f"{len(shared)} files"
+        twice = f"{files} twice: {min(shared)}, by {names[one]} and {names[other]}"
+        if other < len(train):
+            advice = f"Structures count twice with {{path: {names[one]}, repeat: 2}}"
+            raise ValueError(f"data.train names {twice}. {advice}")
+        advice = "Divide it with data.path, or give each part files of its own"
+        raise ValueError(f"train, valid and test name {twice}. {advice}")
 
 
 def split_of(
