@@ -43,8 +43,9 @@ _OF_ATOMS = ("forces", "energies", "stresses", "forces_std")
 class Originals:
     """The structures of a file with all their fields, one at a time in ascending order of ``System.index``.
 
-    Files for ASE are read again, frame by frame; of an address its copy; nothing is held in memory.  ``moved``: the structures will be moved,
-    so that labels under names of the user's own, which :func:`relaxed_at` cannot know, become ``input_`` fields here.
+    Files for ASE, of an address its copy, are read again, frame by frame; nothing is held in memory.  ``moved``: the
+    structures will be moved, so that labels under names of the user's own, which :func:`relaxed_at` cannot know, become
+    ``input_`` fields here.
     """
 
     def __init__(self, path: str | Path, source: Source, *, moved: bool = False) -> None:
@@ -85,14 +86,14 @@ class Originals:
 
 
 def plain(system: System) -> ase.Atoms:
-    """A structure with tags, fixed atoms, sid and fid; no labels."""
+    """A structure with tags, fixed atoms, sid, fid, total charge and spin; no labels."""
     atoms = ase.Atoms(system.atomic_numbers, system.positions, cell=system.cell, pbc=system.pbc)
     if system.tags.any():
         atoms.set_tags(system.tags)
     if system.fixed.any():
         atoms.set_constraint(FixAtoms(mask=system.fixed))
     names = {"sid": system.sid or None, "fid": system.fid}
-    atoms.info |= {name: value for name, value in names.items() if value is not None}
+    atoms.info |= {name: value for name, value in names.items() if value is not None} | dict(system.electrons)
     return atoms
 
 
