@@ -13,12 +13,13 @@ from warnings import catch_warnings, simplefilter
 import numpy as np
 from ase.data import chemical_symbols
 
-from denskit.batch import ISOLATED
+from denskit.batch import ISOLATED, System
 from denskit.data.base import Lazy, Source, Subset, elements_of, evenly, known_elements
 from denskit.data.config import DataConfig, References
 from denskit.data.copies import Copies
 from denskit.data.filters import filtered, without_filtered
-from denskit.data.readers.folders import read_given
+from denskit.data.readers.ase_files import require_one_name
+from denskit.data.readers.folders import Files, read_given
 from denskit.data.readers.formats import (
     are_shards,
     is_there,
@@ -32,7 +33,7 @@ from denskit.data.readers.formats import (
 from denskit.data.records import Records, joined, numbered_in
 from denskit.data.references import linear_references
 from denskit.data.splits import Splits, divide
-from denskit.data.structure_arrays import StructureArrays, numbered
+from denskit.data.structure_arrays import StructureArrays, numbered, require_some
 from denskit.reading.remote import address_of
 from denskit.runtime.progress import counted
 from denskit.runtime.warning import warn
@@ -71,15 +72,31 @@ def read_file(
     files are read and checked at once, records of shards when they are read.
     Raises FileNotFoundError, and ValueError naming the file and the frames (see :meth:`StructureArrays.checked`).
     """
-    config = config or DataConfig()
+    return _read_one(path, config or DataConfig(), required, alone=True)
+
+
+def _read_one(
+    path: str | Path, config: DataConfig, required: Sequence[str], *, alone: bool = False
+) -> tuple[StructureArrays | Records, list[str]]:
+    """As :func:`read_file`; unless ``alone`` one of several files, another of which may have a label that it lacks."""
     source, messages = open_unchecked(path, config)
-    checked, masked = source.checked(required=required, missing=config.missing)
+    checked, masked = source.checked(required=required, missing=config.missing, alone=alone)
     return checked, messages + masked
 
 
 def read_files(path: str | Path, config: DataConfig, required: Sequence[str] = ()) -> tuple[Source, list[str]]:
     """As :func:`read_file`, and the structures of all ordinary files of a folder or a pattern."""
-    return read_given(path, config, partial(read_file, required=required), strict=True)
+    source, messages = read_given(path, config, partial(_read_one, required=required), strict=True)
+    _require_some([source], required)
+    return source, messages
+
+
+def _require_some(sources: Sequence[Source], required: Sequence[str]) -> None:
+    """As :func:`require_some`, of files and folders of them; shards are checked when they are read."""
+    parts = [part for source in sources for part in (source.sources if isinstance(source, Files) else [source])]
+    files = [part for part in parts if isinstance(part, StructureArrays)]
+    if len(files) == len(parts):
+        require_some(files, required)
 
 
 def read(path: str | Path, **settings: Any) -> Source:
@@ -148,10 +165,13 @@ def load_files(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED
 
 def _read_parts(config: DataConfig, required: Sequence[str]) -> tuple[Source, list[str]]:
     """The training structures of all parts in a row, and messages."""
+    read: list[Source] = []
     sources: list[Source] = []
     messages: list[str] = []
     for part in config.parts:
-        source, said = read_files(part.path, config.model_copy(update={"origin": part.origin}), required)
+        reading = config.model_copy(update={"origin": part.origin})
+        source, said = read_given(part.path, reading, partial(_read_one, required=required), strict=True)
+        read.append(source)
         sources += [source] * part.repeat
         messages += said
         if part.repeat > 1:
@@ -159,6 +179,8 @@ def _read_parts(config: DataConfig, required: Sequence[str]) -> tuple[Source, li
         if (origin := part.origin or reading_of_index(path_of(part.path)).get("origin")) is not None:
             touched = "never corrupted by DeNS" if origin == "md" else "denoised"
             messages.append(f"{part.path}: {counted(len(source), 'structure')} of origin {origin}: {touched}")
+    _require_some(read, required)
+    require_one_name(", ".join(source.name for source in read), read)
     return joined(sources), messages
 
 
@@ -316,8 +338,7 @@ def _isolated_atoms(
     None where an element of the other structures has no isolated atom with an energy; where ``strict``, a ValueError.
     Atoms of elements that no other structure has are structures like others.
     """
-    one = kept if source.sizes is None else kept[np.asarray(source.sizes)[kept] == 1]
-    atoms = {place: atom for place in one.tolist() if (atom := source[place]).is_isolated and atom.energy is not None}
+    atoms = _single_atoms(source, kept)
     if not atoms and not strict:
         return np.zeros(0, dtype=np.int64), {}, []
     energies: dict[str, list[float]] = {}
@@ -339,6 +360,12 @@ def _isolated_atoms(
         found = "; ".join(f"{name} {', '.join(f'{energy:g}' for energy in energies[name])}" for name in several)
         messages.append(f"warning: isolated atoms of one element have several energies (eV): {found}; the lowest count")
     return np.array(places), lowest, messages
+
+
+def _single_atoms(source: Source, kept: np.ndarray) -> dict[int, System]:
+    """The isolated atoms with an energy among the structures to keep [M], by place."""
+    one = kept if source.sizes is None else kept[np.asarray(source.sizes)[kept] == 1]
+    return {place: atom for place in one.tolist() if (atom := source[place]).is_isolated and atom.energy is not None}
 
 
 def _without_atoms(source: Source, lacking: list[str]) -> str:

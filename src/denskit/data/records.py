@@ -109,6 +109,11 @@ class Joined(Source):
         return units.pop() if len(units) == 1 else ""
 
     @property
+    def label_fields(self) -> tuple[tuple[str, str, int], ...]:
+        """As of each source."""
+        return tuple(field for source in self.sources for field in source.label_fields)
+
+    @property
     def in_memory(self) -> bool:  # type: ignore[override]
         """Whether all sources are."""
         return all(source.in_memory for source in self.sources)
@@ -224,7 +229,9 @@ class Records(Joined):
     def _finished(self, system: System, source: Source, place: int, index: int) -> System:
         return self.rules.apply(system, f"{source.name}, record {place}", index)
 
-    def checked(self, *, required: Sequence[str] = (), missing: Missing = "error") -> tuple[Self, list[str]]:
+    def checked(
+        self, *, required: Sequence[str] = (), missing: Missing = "error", alone: bool = True
+    ) -> tuple[Self, list[str]]:
         """The records, with these rules for labels when they are read, and no messages."""
         return replace(self, rules=replace(self.rules, required=tuple(required), missing=missing)), []
 
