@@ -67,7 +67,8 @@ class Rules:
         value: np.ndarray | float | None = getattr(system, label)
         no_volume = label == "stress" and not system.pbc.all()
         if value is None or no_volume:
-            if label in self.required and self.missing == "error":
+            can_have = label == "energy" or not system.is_isolated  # an isolated atom has no force or stress to learn
+            if label in self.required and self.missing == "error" and can_have:
                 if no_volume:
                     raise ValueError(f"{where} {NO_STRESS}. {MASK_STRESS}")
                 raise ValueError(f"{where} has no {label}. Leave it out, or let it count in no loss: data.missing=mask")
