@@ -46,10 +46,10 @@ def mine(tmp_path: Path) -> str:
 
 def test_a_bare_path_is_divided_at_random_and_says_so(mine: str) -> None:
     loaded = load_data(DataConfig(path=mine), seed=0)
-    assert (len(loaded.train), len(loaded.valid or ()), len(loaded.test or ())) == (36, 2, 2)
+    assert (len(loaded.train), len(loaded.valid or ()), len(loaded.test or ())) == (30, 5, 5)
     assert loaded.references == "fit"
     said = "\n".join(loaded.messages)
-    for words in ("energy from energy", "36 train / 2 valid / 2 test (random, seed 0)", "data.split.mode=blocks"):
+    for words in ("energy from energy", "30 train / 5 valid / 5 test (random, seed 0)", "data.split.mode=blocks"):
         assert words in said
 
 
@@ -168,11 +168,15 @@ def test_isolated_atoms_give_references_and_are_not_trained_on(tmp_path: Path) -
         load_data(DataConfig(path=path, split=SplitConfig(train=20, valid=2)), seed=0)
     given = load_data(DataConfig(path=path, references=atoms), seed=0)
     assert (given.references, given.isolated) == (atoms, atoms)
-    filtered = load_data(DataConfig(path=path, filter=FilterConfig(isolated=5.0)), seed=0)
-    assert filtered.isolated == {}, "what is left out tells nothing"
+    for rules in (FilterConfig(isolated=5.0), FilterConfig(max_energy_deviation=20.0)):  # eV an atom
+        exempt = load_data(DataConfig(path=path, filter=rules), seed=0)
+        assert exempt.isolated == atoms and "left out 0 of 22 structures" in "\n".join(exempt.messages)
+        assert len(exempt.train) == len(loaded.train)
     path = _write(tmp_path / "lacking.extxyz", [*_frames(20), single[0]])
     partly = load_data(DataConfig(path=path, split=SplitConfig(train=20, valid=1)), seed=0)
     assert partly.isolated == {} and not any("not trained on" in line for line in partly.messages)
+    partly = load_data(DataConfig(path=path, filter=FilterConfig(isolated=5.0)), seed=0)
+    assert "left out 1 of 21 structures" in "\n".join(partly.messages), "it is a structure like others"
     with pytest.raises(ValueError, match=r"needs a frame with one atom and an energy for each element; none for C\."):
         load_data(DataConfig(path=path, references="isolated"), seed=0)
     cell = ase.Atoms("C", cell=np.full((3, 3), 1.8) - 1.8 * np.eye(3), pbc=True)
@@ -226,13 +230,25 @@ def test_isolated_atoms_are_trained_on_where_not_every_element_has_one(tmp_path:
     assert atoms.isolated == {} and len(atoms.train) == 8
 
 
+def test_an_isolated_atom_needs_no_forces_in_shards_either(tmp_path: Path) -> None:
+    carbon, methane = ase.Atoms("C"), _frames(1)[0]
+    carbon.calc = SinglePointCalculator(carbon, energy=-1000.0)
+    convert([_write(tmp_path / "mine.extxyz", [methane, carbon])], tmp_path / "shards")
+    source = read_file(tmp_path / "shards", required=("energy", "forces"))[0]
+    assert [system.forces is None for system in source] == [False, True]
+    carbon.calc = None
+    convert([_write(tmp_path / "bare.extxyz", [methane, carbon])], tmp_path / "bare")
+    with pytest.raises(ValueError, match="record 1 has no energy"):
+        list(read_file(tmp_path / "bare", required=("energy", "forces"))[0])
+
+
 def test_missing_labels_follow_the_weights(tmp_path: Path) -> None:
     frames = _frames(20)
     frames[3].calc = SinglePointCalculator(frames[3], energy=-30.0)
     path = _write(tmp_path / "holes.extxyz", frames)
     with pytest.raises(ValueError, match=r"1 of 20 frames have no forces: frame 3"):
         load_data(DataConfig(path=path), seed=0)
-    assert len(load_data(DataConfig(path=path), seed=0, required=("energy",)).train) == 18
+    assert len(load_data(DataConfig(path=path), seed=0, required=("energy",)).train) == 16
     masked = load_data(DataConfig(path=path, missing="mask", split=SplitConfig(mode="blocks")), seed=0)
     assert [system.index for system in masked.train if system.forces is None] == [3]  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match="frames 0, 1, 2, .* cannot have a stress"):

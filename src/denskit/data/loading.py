@@ -117,8 +117,12 @@ def load_files(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED
     given = [*(part.path for part in parts), config.valid, config.test]
     require_effect(config, [path for path in given if path is not None])
     source, messages = _read_parts(config, required)
-    kept, left_out = filtered(source, config.filter)
+    alone = _single_atoms(source, np.arange(len(source))) if source.in_memory else {}
+    kept, left_out = filtered(source, config.filter, exempt=alone)
     pool, references, isolated, said = _references(source, config, kept)
+    if alone and not isolated:  # they are structures like others, which the filter may leave out
+        kept, left_out = filtered(source, config.filter)
+        pool, references, isolated, said = _references(source, config, kept)
     messages += left_out + said
     test: Source | None = None
     if (file := config.test) is not None:
