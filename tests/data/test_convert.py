@@ -14,6 +14,7 @@ from ase.calculators.singlepoint import SinglePointCalculator
 from typer.testing import CliRunner
 
 from data.shard_files import same, write_index
+from denskit.active.frames import read_frames
 from denskit.cli import app
 from denskit.data import DataConfig, load_data, read_file
 from denskit.data.convert import PROGRESS, convert, verify
@@ -75,6 +76,30 @@ def test_labels_in_another_unit_are_warned_of(tmp_path: Path) -> None:
     messages = convert([tmp_path / "x.npz"], tmp_path / "right", DataConfig(units="eV"))
     assert not [line for line in messages if line.startswith("warning")]
     assert not inspect_file(tmp_path / "right").problems
+
+
+def test_charges_and_marks_of_labels_are_kept(tmp_path: Path) -> None:
+    """``denskit info`` and trainings say of the shards what they say of the file."""
+    frames = []
+    for number in range(8):
+        atoms = molecule("CH3CH2OH")
+        atoms.rattle(0.05, seed=number)
+        atoms.calc = SinglePointCalculator(atoms, energy=float(number), forces=np.full((9, 3), 0.1))
+        atoms.info |= {"charge": number % 2, "max_forces_std": 0.1}
+        frames.append(atoms)
+    ase.io.write(tmp_path / "ions.extxyz", frames)
+    convert([tmp_path / "ions.extxyz"], tmp_path / "shards")
+    source = read_file(tmp_path / "shards")[0]
+    for system, original in zip(source, read_file(tmp_path / "ions.extxyz")[0], strict=True):
+        same(original, system)
+        assert system.of_model
+    assert [atoms.info["charge"] for atoms in read_frames(tmp_path / "shards")] == [0, 1] * 4
+    of_file, of_shards = (
+        [str(found) for found in inspect_file(tmp_path / name).findings] for name in ("ions.extxyz", "shards")
+    )
+    for words in ("charge", "a model's own"):
+        assert any(words in found for found in of_file), of_file
+        assert [found for found in of_file if words in found] == [found for found in of_shards if words in found]
 
 
 @pytest.mark.parametrize("name", ["x.extxyz", "x.db", "x.lmdb", "x.npz"])

@@ -173,11 +173,15 @@ def test_isolated_atoms_give_references_and_are_not_trained_on(tmp_path: Path) -
         load_data(DataConfig(path=path, split=SplitConfig(train=20, valid=2)), seed=0)
     given = load_data(DataConfig(path=path, references=atoms), seed=0)
     assert (given.references, given.isolated) == (atoms, atoms)
-    filtered = load_data(DataConfig(path=path, filter=FilterConfig(isolated=5.0)), seed=0)
-    assert filtered.isolated == {}, "what is left out tells nothing"
+    for rules in (FilterConfig(isolated=5.0), FilterConfig(max_energy_deviation=20.0)):  # eV an atom
+        exempt = load_data(DataConfig(path=path, filter=rules), seed=0)
+        assert exempt.isolated == atoms and "left out 0 of 22 structures" in "\n".join(exempt.messages)
+        assert len(exempt.train) == len(loaded.train)
     path = _write(tmp_path / "lacking.extxyz", [*_frames(20), single[0]])
     partly = load_data(DataConfig(path=path, split=SplitConfig(train=20, valid=1)), seed=0)
     assert partly.isolated == {} and not any("not trained on" in line for line in partly.messages)
+    partly = load_data(DataConfig(path=path, filter=FilterConfig(isolated=5.0)), seed=0)
+    assert "left out 1 of 21 structures" in "\n".join(partly.messages), "it is a structure like others"
     with pytest.raises(ValueError, match=r"needs a frame with one atom and an energy for each element; none for C\."):
         load_data(DataConfig(path=path, references="isolated"), seed=0)
     cell = ase.Atoms("C", cell=np.full((3, 3), 1.8) - 1.8 * np.eye(3), pbc=True)
@@ -229,6 +233,18 @@ def test_isolated_atoms_are_trained_on_where_not_every_element_has_one(tmp_path:
     assert any("frames 21, 22, 21, 22 of" in line for line in load_data(listed, seed=0).messages)
     atoms = load_data(DataConfig(path=_write(tmp_path / "atoms.extxyz", [xenon, hydrogen] * 5)), seed=0)
     assert atoms.isolated == {} and len(atoms.train) == 8
+
+
+def test_an_isolated_atom_needs_no_forces_in_shards_either(tmp_path: Path) -> None:
+    carbon, methane = ase.Atoms("C"), _frames(1)[0]
+    carbon.calc = SinglePointCalculator(carbon, energy=-1000.0)
+    convert([_write(tmp_path / "mine.extxyz", [methane, carbon])], tmp_path / "shards")
+    source = read_file(tmp_path / "shards", required=("energy", "forces"))[0]
+    assert [system.forces is None for system in source] == [False, True]
+    carbon.calc = None
+    convert([_write(tmp_path / "bare.extxyz", [methane, carbon])], tmp_path / "bare")
+    with pytest.raises(ValueError, match="record 1 has no energy"):
+        list(read_file(tmp_path / "bare", required=("energy", "forces"))[0])
 
 
 def test_missing_labels_follow_the_weights(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ import pytest
 from pydantic import ValidationError
 
 from data.published import new_object, pickled, s2ef, write_lmdb, write_s2ef
-from denskit.data import DataConfig, LoadedData, load_data, read_file
+from denskit.data import DataConfig, LoadedData, Splits, load_data, read_file
 from denskit.data.convert import convert
 from denskit.data.inspection import inspect_file
 from denskit.data.records import once
+from denskit.data.splits import content_in_words, identity_of
 from denskit.models.fitted_scaling import fit_scaling
 
 
@@ -64,6 +66,32 @@ def test_a_split_is_kept_for_files_and_folders(shard: str, tmp_path: Path) -> No
         _load(path=str(folder), split={"file": str(tmp_path / "splits.json")})
 
 
+def test_a_split_of_shards_does_not_mind_other_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lock files of readers, sizes and files of the system; and splits of earlier versions, which did, are taken."""
+    folder, saved = tmp_path / "train", tmp_path / "splits.json"
+    folder.mkdir()
+    write_s2ef(folder / "data.0000.lmdb", 24)
+    (folder / ".DS_Store").write_bytes(b"0")
+    splits = _load(path=str(folder)).splits
+    assert splits is not None and splits.size == (folder / "data.0000.lmdb").stat().st_size
+    size, sha256 = identity_of(folder, earlier=True)
+    assert size == splits.size + 1 and sha256 != splits.sha256
+    for found in (splits, replace(splits, size=size, sha256=sha256)):
+        found.save(saved)
+        assert _load(path=str(folder), split={"file": str(saved)}).splits is not None
+    splits.save(saved)
+    (folder / "data.0000.lmdb-lock").write_bytes(b"0" * 8192)
+    np.savez(folder / "metadata.npz", natoms=np.full(24, 3))
+    assert Splits.load(saved, of=folder).sha256 == splits.sha256
+    monkeypatch.setattr("denskit.data.splits.sha256_of", lambda path: pytest.fail(f"{path} is read"))
+    pattern = _load(path=f"{folder}/*.lmdb").splits
+    assert pattern is not None and content_in_words(folder / "*.lmdb") == f"sha256 {pattern.sha256}"
+    monkeypatch.undo()
+    size, sha256 = identity_of(folder / "*.lmdb", earlier=True)
+    assert sha256 != pattern.sha256 and replace(pattern, sha256=sha256).is_of(folder / "*.lmdb")
+    assert not replace(pattern, size=1).is_of(folder / "*.lmdb")
+
+
 def test_parts_with_their_own_origins(tmp_path: Path) -> None:
     for name, first in (("all", 0), ("md", 8), ("valid", 16)):
         (tmp_path / name).mkdir()
@@ -85,6 +113,23 @@ def test_parts_with_their_own_origins(tmp_path: Path) -> None:
         _load(train=[train[0], train[0]], valid=str(tmp_path / "valid"))
     with pytest.raises(ValueError, match="name one file twice.*Divide it"):
         _load(train=train, valid=train[0])
+
+
+@pytest.mark.parametrize("whole", ["", "*.lmdb"])
+def test_a_shard_of_the_training_folder_judges_nothing(tmp_path: Path, whole: str) -> None:
+    """Neither as validation nor as test data, whether the folder or a pattern of its shards is trained on."""
+    folder = tmp_path / "all"
+    folder.mkdir()
+    for number in range(2):
+        write_s2ef(folder / f"data.{number:04d}.lmdb", 4, 4 * number)
+    write_s2ef(tmp_path / "other.lmdb", 2, 8)
+    train, inside, other = str(folder / whole), str(folder / "data.0001.lmdb"), str(tmp_path / "other.lmdb")
+    for judged in ({"valid": inside}, {"test": inside}, {"valid": other, "test": inside}):
+        with pytest.raises(ValueError, match=r"name one file twice: \S*data.0001.lmdb, by \S*all\S* and \S*data.0001"):
+            _load(train=train, **judged)
+    with pytest.raises(ValueError, match="data.train names one file twice: .*repeat: 2"):
+        _load(train=[train, inside], valid=other)
+    assert len(_load(train=train, valid=other).train) == 8
 
 
 def test_a_part_may_count_several_times(tmp_path: Path) -> None:
@@ -111,7 +156,8 @@ def test_sizes_of_parts_are_joined_where_all_are_known(tmp_path: Path) -> None:
     for name, first in (("a", 0), ("b", 3)):
         (tmp_path / name).mkdir()
         write_s2ef(tmp_path / name / "data.0000.lmdb", 3, first)
-    config = {"train": [str(tmp_path / "a"), str(tmp_path / "b")], "valid": str(tmp_path / "a" / "data.0000.lmdb")}
+    valid = write_s2ef(tmp_path / "valid.lmdb", 1, 6)
+    config = {"train": [str(tmp_path / "a"), str(tmp_path / "b")], "valid": str(valid)}
     np.savez(tmp_path / "a" / "metadata.npz", natoms=np.array([4, 5, 6]))
     assert _load(**config).train.sizes is None
     np.savez(tmp_path / "b" / "metadata.npz", natoms=np.array([4, 5, 6]))

@@ -10,16 +10,21 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import ase
+import numpy as np
 import pytest
 from ase.build import bulk
 from ase.calculators.emt import EMT
+from ase.constraints import FixAtoms
 from ase.io import write
 
 from data.shard_files import same
+from denskit.active.frames import read_frames
+from denskit.cli.md import _read
 from denskit.data import DataConfig, read_file
 from denskit.data.convert import convert
 from denskit.data.loading import load_files
 from denskit.data.readers.shards import INDEX, SIZES
+from denskit.data.writing import Originals
 from denskit.reading.remote import address_of, local
 
 
@@ -169,3 +174,19 @@ def test_a_server_of_the_web(server: str, frames: Path, shards: Path) -> None:
         for ours, theirs in zip(read_file(frames)[0], read_file(f"{server}/{name}")[0], strict=True):
             assert len(ours) == len(theirs)
             assert ours.energy == pytest.approx(theirs.energy)
+
+
+@pytest.mark.parametrize("ending", [".extxyz", ".traj"])
+def test_all_fields_of_a_file_at_an_address_are_kept(tmp_path: Path, ending: str) -> None:
+    """Charge, constraints and velocities, for labels, predictions and simulations."""
+    ion = copper(0)
+    ion.info["charge"] = 1
+    ion.set_momenta(ion.positions)
+    ion.set_constraint(FixAtoms([1]))
+    write(tmp_path / f"ions{ending}", [ion])
+    address = f"file://{tmp_path}/ions{ending}"
+    source = read_file(address)[0]
+    given = (read_frames(address)[0], Originals(address, source)(source[0]), _read(tmp_path, Path(address), None)[0])
+    for found in given:
+        assert found.info["charge"] == 1 and list(found.constraints[0].index) == [1]
+        np.testing.assert_allclose(found.get_momenta(), ion.get_momenta(), atol=1e-7)

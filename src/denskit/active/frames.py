@@ -17,7 +17,7 @@ from denskit.data.frames import bare
 from denskit.data.overlaps import overlaps
 from denskit.data.readers.ase_files import frames_in
 from denskit.data.readers.folders import read_warned
-from denskit.data.readers.formats import TRAJECTORIES, is_read_by_ase
+from denskit.data.readers.formats import TRAJECTORIES, is_read_by_ase, path_of
 from denskit.data.writing import Originals
 from denskit.evaluation.novelty import CUTOFF, Surroundings, radial_features
 from denskit.geometry.neighbors import build_neighbors
@@ -33,11 +33,11 @@ from denskit.simulation.structures import batch_of, system_of
 
 
 def read_frames(path: str | Path) -> list[ase.Atoms]:
-    """All frames of a file with all fields, or of the trajectories in a folder of ``denskit md``.
+    """All frames of a file or address with all fields, or of the trajectories in a folder of ``denskit md``.
 
     Raises FileNotFoundError, and ValueError for a file that cannot be read or holds no frame.
     """
-    path = Path(path).expanduser()
+    path = path_of(path)
     files = sorted(path.glob(TRAJECTORIES)) if path.is_dir() else []
     if files:
         return [atoms for file in files for atoms in read_frames(file)]

@@ -191,10 +191,11 @@ def _looked_at(structures: list[Atoms], file: Path, rotation: bool | None) -> li
 
 def _frames(model: Path, file: Path, index: str) -> list[Atoms]:
     from denskit.data.readers.extxyz import is_extxyz
-    from denskit.data.readers.formats import is_read_by_ase
+    from denskit.data.readers.formats import is_read_by_ase, path_of
 
-    by_ase = is_read_by_ase(file) or (file.is_file() and is_extxyz(file))  # also beside a .txt: data of OC20
-    return _read_by_ase(file, index) if by_ase else _read_records(model, file, index)
+    there = path_of(file)
+    by_ase = is_read_by_ase(there) or (there.is_file() and is_extxyz(there))  # also beside a .txt: data of OC20
+    return _read_by_ase(there, index) if by_ase else _read_records(model, file, index)
 
 
 def _read_by_ase(file: Path, index: str) -> list[Atoms]:

@@ -52,6 +52,11 @@ class Source(ABC):
         """Fields of the file that the user named as labels (``data.energy_key`` and the like)."""
         return ()
 
+    @property
+    def label_fields(self) -> tuple[tuple[str, str, int], ...]:
+        """Labels, the fields that hold them and in how many structures; empty for formats with names of their own."""
+        return ()
+
     @abstractmethod
     def __len__(self) -> int: ...
 

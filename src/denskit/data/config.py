@@ -58,7 +58,10 @@ _REFERENCES = ("fit", "isolated", "mean", "none", "trained")
 
 
 class FilterConfig(Settings):
-    """Structures that training leaves out, by the first rule that they break."""
+    """Structures that training leaves out, by the first rule that they break.
+
+    Isolated atoms that give the model the energies of the elements are exempt.
+    """
 
     isolated: float | None = Field(default=None, gt=0)
     """Leave out structures with an atom that has no neighbour within this distance, in Å."""

@@ -22,6 +22,7 @@ from denskit.data.filters import without_filtered
 from denskit.data.inspection import wrong_units_or_signs
 from denskit.data.inspection.labels import likely_labels
 from denskit.data.loading import read_files
+from denskit.data.readers.ase_files import require_one_name
 from denskit.data.readers.formats import (
     LABEL_KEYS,
     path_of,
@@ -97,6 +98,7 @@ def _opened(inputs: Sequence[str | Path], config: DataConfig) -> tuple[tuple[Sou
     """The structures to write of each input, and messages."""
     read = [read_files(path, config) for path in inputs]
     require_keys(config.model_dump(include=set(LABEL_KEYS)), *(source for source, _ in read))
+    require_one_name(", ".join(map(str, inputs)), [source for source, _ in read])
     kept = [without_filtered(source, config.filter) for source, _ in read]
     messages = [line for (_, said), (_, left_out) in zip(read, kept, strict=True) for line in said + left_out]
     messages += [f"warning: {source.name}: {text}" for source, _ in kept for text in wrong_units_or_signs(source)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import numpy as np
 
@@ -15,10 +15,13 @@ from denskit.data.inspection.nearest import nearest_distances
 Rule = tuple[str, Callable[[System], bool]]  # words, and whether a structure breaks the rule
 
 
-def filtered(source: Source, config: FilterConfig, like: Source | None = None) -> tuple[np.ndarray, list[str]]:
+def filtered(
+    source: Source, config: FilterConfig, like: Source | None = None, exempt: Collection[int] = ()
+) -> tuple[np.ndarray, list[str]]:
     """Indices [M] of the structures to keep, and a message with the number that each rule leaves out.
 
     Energies are judged by a fit to the structures of ``like``, by default to the source's own.  Reads every structure.
+    ``exempt``: places of structures that are kept whatever the rules.
     Raises ValueError where none is left, or where there are too few structures for the fit.
     """
     rules = _rules(config, source if like is None else like)
@@ -27,10 +30,11 @@ def filtered(source: Source, config: FilterConfig, like: Source | None = None) -
     broken = np.array(  # the first rule that a structure breaks
         [next((n for n, (_, breaks) in enumerate(rules) if breaks(system)), len(rules)) for system in source]
     )
+    broken[list(exempt)] = len(rules)
     kept = np.flatnonzero(broken == len(rules))
     counts = ", ".join(f"{(broken == place).sum()} with {words}" for place, (words, _) in enumerate(rules))
     message = f"{source.name}: left out {len(source) - len(kept)} of {len(source)} structures (data.filter): {counts}"
-    if not len(kept):
+    if not len(kept) or (len(kept) < len(source) and set(kept.tolist()) <= set(exempt)):
         raise ValueError(f"{message}; none is left. Loosen data.filter")
     return kept, [message]
 

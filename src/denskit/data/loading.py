@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 from warnings import catch_warnings, simplefilter
@@ -12,18 +13,19 @@ from warnings import catch_warnings, simplefilter
 import numpy as np
 from ase.data import chemical_symbols
 
-from denskit.batch import ISOLATED
+from denskit.batch import ISOLATED, System
 from denskit.data.base import Lazy, Source, Subset, elements_of, evenly, known_elements
 from denskit.data.config import DataConfig, References
 from denskit.data.copies import Copies
 from denskit.data.filters import filtered, without_filtered
-from denskit.data.readers.folders import read_given
+from denskit.data.readers.ase_files import require_one_name
+from denskit.data.readers.folders import Files, read_given
 from denskit.data.readers.formats import (
     are_shards,
     is_there,
     open_unchecked,
     path_of,
-    place_of,
+    places_in,
     reading_of_index,
     require_effect,
     size_of,
@@ -31,7 +33,7 @@ from denskit.data.readers.formats import (
 from denskit.data.records import Records, joined, numbered_in
 from denskit.data.references import linear_references
 from denskit.data.splits import Splits, divide
-from denskit.data.structure_arrays import StructureArrays, numbered
+from denskit.data.structure_arrays import StructureArrays, numbered, require_some
 from denskit.reading.remote import address_of
 from denskit.runtime.progress import counted
 from denskit.runtime.warning import warn
@@ -70,15 +72,31 @@ def read_file(
     files are read and checked at once, records of shards when they are read.
     Raises FileNotFoundError, and ValueError naming the file and the frames (see :meth:`StructureArrays.checked`).
     """
-    config = config or DataConfig()
+    return _read_one(path, config or DataConfig(), required, alone=True)
+
+
+def _read_one(
+    path: str | Path, config: DataConfig, required: Sequence[str], *, alone: bool = False
+) -> tuple[StructureArrays | Records, list[str]]:
+    """As :func:`read_file`; unless ``alone`` one of several files, another of which may have a label that it lacks."""
     source, messages = open_unchecked(path, config)
-    checked, masked = source.checked(required=required, missing=config.missing)
+    checked, masked = source.checked(required=required, missing=config.missing, alone=alone)
     return checked, messages + masked
 
 
 def read_files(path: str | Path, config: DataConfig, required: Sequence[str] = ()) -> tuple[Source, list[str]]:
     """As :func:`read_file`, and the structures of all ordinary files of a folder or a pattern."""
-    return read_given(path, config, partial(read_file, required=required), strict=True)
+    source, messages = read_given(path, config, partial(_read_one, required=required), strict=True)
+    _require_some([source], required)
+    return source, messages
+
+
+def _require_some(sources: Sequence[Source], required: Sequence[str]) -> None:
+    """As :func:`require_some`, of files and folders of them; shards are checked when they are read."""
+    parts = [part for source in sources for part in (source.sources if isinstance(source, Files) else [source])]
+    files = [part for part in parts if isinstance(part, StructureArrays)]
+    if len(files) == len(parts):
+        require_some(files, required)
 
 
 def read(path: str | Path, **settings: Any) -> Source:
@@ -99,8 +117,12 @@ def load_files(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED
     given = [*(part.path for part in parts), config.valid, config.test]
     require_effect(config, [path for path in given if path is not None])
     source, messages = _read_parts(config, required)
-    kept, left_out = filtered(source, config.filter)
+    alone = _single_atoms(source, np.arange(len(source))) if source.in_memory else {}
+    kept, left_out = filtered(source, config.filter, exempt=alone)
     pool, references, isolated, said = _references(source, config, kept)
+    if alone and not isolated:  # they are structures like others, which the filter may leave out
+        kept, left_out = filtered(source, config.filter)
+        pool, references, isolated, said = _references(source, config, kept)
     messages += left_out + said
     test: Source | None = None
     if (file := config.test) is not None:
@@ -147,10 +169,13 @@ def load_files(config: DataConfig, seed: int, required: Sequence[str] = WEIGHTED
 
 def _read_parts(config: DataConfig, required: Sequence[str]) -> tuple[Source, list[str]]:
     """The training structures of all parts in a row, and messages."""
+    read: list[Source] = []
     sources: list[Source] = []
     messages: list[str] = []
     for part in config.parts:
-        source, said = read_files(part.path, config.model_copy(update={"origin": part.origin}), required)
+        reading = config.model_copy(update={"origin": part.origin})
+        source, said = read_given(part.path, reading, partial(_read_one, required=required), strict=True)
+        read.append(source)
         sources += [source] * part.repeat
         messages += said
         if part.repeat > 1:
@@ -158,6 +183,8 @@ def _read_parts(config: DataConfig, required: Sequence[str]) -> tuple[Source, li
         if (origin := part.origin or reading_of_index(path_of(part.path)).get("origin")) is not None:
             touched = "never corrupted by DeNS" if origin == "md" else "denoised"
             messages.append(f"{part.path}: {counted(len(source), 'structure')} of origin {origin}: {touched}")
+    _require_some(read, required)
+    require_one_name(", ".join(source.name for source in read), read)
     return joined(sources), messages
 
 
@@ -234,16 +261,19 @@ def _references_from(path: Path, source: Source) -> tuple[dict[str, float], list
 
 
 def _require_other_files(train: Sequence[str], judged: Sequence[str | None]) -> None:
-    files = [place_of(name) for name in train]
-    if len(set(files)) < len(files):
-        again = next(name for name, place in zip(train, files, strict=True) if files.count(place) > 1)
-        raise ValueError(
-            f"data.train names one file twice: {', '.join(files)}. Its structures count twice with "
-            f"{{path: {again}, repeat: 2}}"
-        )
-    files += [place_of(name) for name in judged if name is not None]
-    if len(set(files)) < len(files):
-        raise ValueError(f"train, valid and test name one file twice: {', '.join(files)}. Divide it with data.path")
+    """Raise ValueError where two names hold the same file, be it as a folder, a pattern or the file itself."""
+    names = [*train, *(name for name in judged if name is not None)]
+    places = [places_in(name) for name in names]
+    for one, other in combinations(range(len(names)), 2):
+        if not (shared := places[one] & places[other]):
+            continue
+        files = "one file" if len(shared) == 1 else f"{len(shared)} files"
+        twice = f"{files} twice: {min(shared)}, by {names[one]} and {names[other]}"
+        if other < len(train):
+            advice = f"Structures count twice with {{path: {names[one]}, repeat: 2}}"
+            raise ValueError(f"data.train names {twice}. {advice}")
+        advice = "Divide it with data.path, or give each part files of its own"
+        raise ValueError(f"train, valid and test name {twice}. {advice}")
 
 
 def split_of(
@@ -313,8 +343,7 @@ def _isolated_atoms(
     None where an element of the other structures has no isolated atom with an energy; where ``strict``, a ValueError.
     Atoms of elements that no other structure has are structures like others.
     """
-    one = kept if source.sizes is None else kept[np.asarray(source.sizes)[kept] == 1]
-    atoms = {place: atom for place in one.tolist() if (atom := source[place]).is_isolated and atom.energy is not None}
+    atoms = _single_atoms(source, kept)
     if not atoms and not strict:
         return np.zeros(0, dtype=np.int64), {}, []
     energies: dict[str, list[float]] = {}
@@ -336,6 +365,12 @@ def _isolated_atoms(
         found = "; ".join(f"{name} {', '.join(f'{energy:g}' for energy in energies[name])}" for name in several)
         messages.append(f"warning: isolated atoms of one element have several energies (eV): {found}; the lowest count")
     return np.array(places), lowest, messages
+
+
+def _single_atoms(source: Source, kept: np.ndarray) -> dict[int, System]:
+    """The isolated atoms with an energy among the structures to keep [M], by place."""
+    one = kept if source.sizes is None else kept[np.asarray(source.sizes)[kept] == 1]
+    return {place: atom for place in one.tolist() if (atom := source[place]).is_isolated and atom.energy is not None}
 
 
 def _without_atoms(source: Source, lacking: list[str]) -> str:

@@ -67,7 +67,8 @@ class Rules:
         value: np.ndarray | float | None = getattr(system, label)
         no_volume = label == "stress" and not system.pbc.all()
         if value is None or no_volume:
-            if label in self.required and self.missing == "error":
+            can_have = label == "energy" or not system.is_isolated  # an isolated atom has no force or stress to learn
+            if label in self.required and self.missing == "error" and can_have:
                 if no_volume:
                     raise ValueError(f"{where} {NO_STRESS}. {MASK_STRESS}")
                 raise ValueError(f"{where} has no {label}. Leave it out, or let it count in no loss: data.missing=mask")
@@ -107,6 +108,11 @@ class Joined(Source):
         """Of all sources; empty where they differ."""
         units = {source.unit for source in self.sources}
         return units.pop() if len(units) == 1 else ""
+
+    @property
+    def label_fields(self) -> tuple[tuple[str, str, int], ...]:
+        """As of each source."""
+        return tuple(field for source in self.sources for field in source.label_fields)
 
     @property
     def in_memory(self) -> bool:  # type: ignore[override]
@@ -224,7 +230,9 @@ class Records(Joined):
     def _finished(self, system: System, source: Source, place: int, index: int) -> System:
         return self.rules.apply(system, f"{source.name}, record {place}", index)
 
-    def checked(self, *, required: Sequence[str] = (), missing: Missing = "error") -> tuple[Self, list[str]]:
+    def checked(
+        self, *, required: Sequence[str] = (), missing: Missing = "error", alone: bool = True
+    ) -> tuple[Self, list[str]]:
         """The records, with these rules for labels when they are read, and no messages."""
         return replace(self, rules=replace(self.rules, required=tuple(required), missing=missing)), []
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from denskit.data.config import SplitConfig
-from denskit.data.readers.formats import files_in
+from denskit.data.readers.formats import are_shards, files_in, shards_in
 from denskit.data.readers.shards import INDEX
 from denskit.files import sha256_of, write_json
 from denskit.reading.budget import naming
@@ -78,13 +78,21 @@ class Splits:
     def load(cls, path: str | Path, *, of: Path) -> Splits:
         """Read a split of the file ``of``.  Raises as :meth:`read`, and AnotherFileError."""
         splits = cls.read(path)
-        size, sha256 = identity_of(of)
-        if size != splits.size or sha256 != splits.sha256:
+        if not splits.is_of(of):
             raise AnotherFileError(
                 f"{path} divides {splits.file} as it was ({splits.size} bytes, sha256 {splits.sha256[:12]}...), but "
-                f"{of} is another file or has changed ({size} bytes)"
+                f"{of} is another file or has changed ({identity_of(of)[0]} bytes)"
             )
         return splits
+
+    def is_of(self, path: Path) -> bool:
+        """Whether the file has the content that was divided, also by the identity that earlier versions saved."""
+        size, sha256 = identity_of(path)
+        if (self.size, self.sha256) == (size, sha256):
+            return True
+        if self.size != size and not path.is_dir():
+            return False  # without a look into all shards of a pattern
+        return (self.size, self.sha256) == identity_of(path, earlier=True)
 
     def within(self, pool: np.ndarray) -> Splits:
         """The parts without frames outside ``pool`` [M]."""
@@ -166,26 +174,35 @@ def rare_first(order: np.ndarray, elements: Sequence[frozenset[int]]) -> np.ndar
     return np.concatenate([order[chosen], order[~chosen]])
 
 
-def content_in_words(path: Path) -> str:
-    """The content of a file or folder for comparisons, in words; of files above ``LARGE`` bytes their size alone."""
+def content_in_words(path: Path, *, earlier: bool = False) -> str:
+    """The content of a file or folder for comparisons, in words; of files above ``LARGE`` bytes their size alone.
+
+    ``earlier``: as :func:`identity_of`.
+    """
     large = path.is_file() and path.stat().st_size > LARGE
-    return f"{path.stat().st_size} bytes" if large else f"sha256 {identity_of(path)[1]}"
+    return f"{path.stat().st_size} bytes" if large else f"sha256 {identity_of(path, earlier=earlier)[1]}"
 
 
-def identity_of(path: Path) -> tuple[int, str]:
-    """Bytes and SHA-256 of a file; of a folder bytes of all files, and a hash of their names and sizes.
+def identity_of(path: Path, *, earlier: bool = False) -> tuple[int, str]:
+    """Bytes and SHA-256 of a file; of several the bytes of all, and a hash of their names and contents.
 
-    Of Denskit's shards those of their index, which has the digest of each shard; of ordinary files of a folder or a
-    pattern a hash of their names and contents.
+    The content of a shard, and of files above ``LARGE`` bytes, is their size here.  Of Denskit's shards the identity is
+    that of their index, which has the digest of each shard.  ``earlier``: as earlier versions computed and saved it,
+    with all files beside shards in a folder, and with the digests of the shards of a pattern.
     """
     path = path / INDEX if (path / INDEX).is_file() else path
     if files := files_in(path):
         top = os.path.commonpath([file.parent for file in files])
-        contents = {os.path.relpath(file, top): sha256_of(file) for file in files}
+        contents: dict[str, str | int] = {}
+        for file in files:
+            size = file.stat().st_size
+            by_size = not earlier and (size > LARGE or are_shards(file))
+            contents[os.path.relpath(file, top)] = size if by_size else sha256_of(file)
         return sum(file.stat().st_size for file in files), hashlib.sha256(repr(contents).encode()).hexdigest()
     if not path.is_dir():
         return path.stat().st_size, sha256_of(path)
-    sizes = {str(file.relative_to(path)): file.stat().st_size for file in sorted(path.rglob("*")) if file.is_file()}
+    inside = ([] if earlier else shards_in(path)) or sorted(file for file in path.rglob("*") if file.is_file())
+    sizes = {str(file.relative_to(path)): file.stat().st_size for file in inside}
     return sum(sizes.values()), hashlib.sha256(repr(sizes).encode()).hexdigest()
 
 

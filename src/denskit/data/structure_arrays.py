@@ -53,6 +53,7 @@ class StructureArrays(Source):
     groups: tuple[str, ...] = ()  # [B], or empty
     keys: tuple[str, ...] = ()  # names of the fields in the file, for messages
     label_keys: tuple[str, ...] = ()  # those that the user named as labels
+    label_fields: tuple[tuple[str, str, int], ...] = ()  # label, field that holds it, number of structures
     sids: tuple[str, ...] = ()  # [B], or empty; the source's names of the systems
     electrons: tuple[tuple[tuple[str, float], ...], ...] = ()  # [B], or empty; as of System
     of_model: np.ndarray | None = None  # [B] bool, as of System; None: none
@@ -195,12 +196,15 @@ class StructureArrays(Source):
         """The structures, labels of the given masks [B] taken for absent."""
         return replace(self, has={label: self.has[label] & ~absent[label] for label in LABELS})
 
-    def checked(self, *, required: Sequence[str] = (), missing: Missing = "error") -> tuple[Self, list[str]]:
+    def checked(
+        self, *, required: Sequence[str] = (), missing: Missing = "error", alone: bool = True
+    ) -> tuple[Self, list[str]]:
         """The structures, with labels that are finite wherever ``has`` is True, and messages about masked labels.
 
         Raises ValueError, naming the file and the frames: geometry that is not finite, unknown elements, a periodic
         structure without a cell, two atoms at one place; where ``missing`` is "error", labels that are NaN or infinite
-        and ``required`` labels that are absent; a required label that no structure has.
+        and ``required`` labels that are absent; a required label that no structure has, unless the file is not
+        ``alone``: another one that is read with it may have the label (:func:`require_some`).
         """
         for defect, mask in geometry_defects(self).items():
             raise ValueError(f"{self.name}: {defect} in {numbered(mask)}. {remedy(defect, 'Correct or remove')}")
@@ -214,15 +218,19 @@ class StructureArrays(Source):
                 messages.append(f"{found}; masked, it counts in no loss")
         kept = self.without_labels(lost)
         for label in required:
-            absent = ~kept.has[label]
-            if label != "energy" and absent.any():
-                absent &= ~self.isolated  # which have no force or stress to learn
+            absent = kept.lacking(label)
             if absent.any():
-                found = f"{absent.sum()} of {len(self)} frames have no {label}"
-                if absent.all() or missing == "error":
-                    raise ValueError(_absent(kept, label, absent, found))
-                messages.append(f"{self.name}: {found}; they count in no loss")
+                if missing == "error":
+                    raise ValueError(_absent(kept, label, absent))
+                messages.append(f"{self.name}: {_counted_absent(label, absent)}; they count in no loss")
+        if alone:
+            require_some([kept], required)
         return kept, messages
+
+    def lacking(self, label: str) -> np.ndarray:
+        """Which structures [B] have no such label and could have one: isolated atoms have no force or stress."""
+        absent = ~self.has[label]
+        return absent & ~self.isolated if label != "energy" and absent.any() else absent
 
     @property
     def isolated(self) -> np.ndarray:
@@ -231,7 +239,23 @@ class StructureArrays(Source):
         return np.asarray((self.sizes == 1) & ~near.any(axis=1))
 
 
-def _absent(structures: StructureArrays, label: str, absent: np.ndarray, found: str) -> str:
+def require_some(files: Sequence[StructureArrays], required: Sequence[str]) -> None:
+    """Raise ValueError for a required label that no structure of all files has."""
+    for label in required:
+        lacking = [(file, absent) for file in files if (absent := file.lacking(label)).any()]
+        if lacking and not any(file.has[label].any() for file in files):
+            first, absent = lacking[0]
+            keys = tuple(sorted({key for file in files for key in file.keys}))
+            name = first.name + f" and {len(files) - 1} more" * (len(files) > 1)
+            raise ValueError(_absent(replace(first, name=name, keys=keys), label, absent))
+
+
+def _counted_absent(label: str, absent: np.ndarray) -> str:
+    return f"{absent.sum()} of {len(absent)} frames have no {label}"
+
+
+def _absent(structures: StructureArrays, label: str, absent: np.ndarray) -> str:
+    found = _counted_absent(label, absent)
     seen = f"Fields seen in the file: {', '.join(structures.keys) or 'none'}"
     open_ended = absent & ~structures.pbc.all(axis=1)
     if label == "stress" and open_ended.any():

@@ -30,7 +30,7 @@ from denskit.batch import System
 from denskit.data.base import Source
 from denskit.data.readers.ase_files import NAMES, OF_MODEL, REF_UNIT, RESULT_UNIT, SPREADS, frames_in
 from denskit.data.readers.folders import Files
-from denskit.data.readers.formats import is_read_by_ase
+from denskit.data.readers.formats import is_read_by_ase, path_of
 from denskit.data.structure_arrays import LABELS
 
 # Results that a model predicts, or that mean nothing beside its predictions.
@@ -43,12 +43,13 @@ _OF_ATOMS = ("forces", "energies", "stresses", "forces_std")
 class Originals:
     """The structures of a file with all their fields, one at a time in ascending order of ``System.index``.
 
-    Files for ASE are read again, frame by frame; nothing is held in memory.  ``moved``: the structures will be moved,
-    so that labels under names of the user's own, which :func:`relaxed_at` cannot know, become ``input_`` fields here.
+    Files for ASE, of an address its copy, are read again, frame by frame; nothing is held in memory.  ``moved``: the
+    structures will be moved, so that labels under names of the user's own, which :func:`relaxed_at` cannot know, become
+    ``input_`` fields here.
     """
 
     def __init__(self, path: str | Path, source: Source, *, moved: bool = False) -> None:
-        self.path = Path(path).expanduser()
+        self.path = path_of(path)
         self.source, self.moved = source, moved
         self._atoms = enumerate(frames_in(self.path)) if is_read_by_ase(self.path) else None
         self._of_file: Originals | None = None  # of a folder of files: those of the file that is read
@@ -85,14 +86,14 @@ class Originals:
 
 
 def plain(system: System) -> ase.Atoms:
-    """A structure with tags, fixed atoms, sid and fid; no labels."""
+    """A structure with tags, fixed atoms, sid, fid, total charge and spin; no labels."""
     atoms = ase.Atoms(system.atomic_numbers, system.positions, cell=system.cell, pbc=system.pbc)
     if system.tags.any():
         atoms.set_tags(system.tags)
     if system.fixed.any():
         atoms.set_constraint(FixAtoms(mask=system.fixed))
     names = {"sid": system.sid or None, "fid": system.fid}
-    atoms.info |= {name: value for name, value in names.items() if value is not None}
+    atoms.info |= {name: value for name, value in names.items() if value is not None} | dict(system.electrons)
     return atoms
 
 

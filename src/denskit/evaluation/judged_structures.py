@@ -25,7 +25,7 @@ from denskit.models.base import ForceField
 from denskit.models.model_file import Model, models_of, read_header
 from denskit.reading.remote import address_of
 from denskit.runtime.warning import warn
-from denskit.training.inputs import contents
+from denskit.training.inputs import changed_contents, contents
 from denskit.training.inputs import structures_of as files_of
 from denskit.training.load_config import load_config
 from denskit.training.reading_settings import Reading, reading_as_trained, reading_of
@@ -151,9 +151,9 @@ def is_own(run: Path, split: str, places: Mapping[str, Any] | None) -> bool:
     model = next((file for file in (RunFolder(run).model, RunFolder(run).last_model) if file.is_file()), None)
     recorded = None if model is None else read_header(model)["metadata"].get("contents", {}).get(key)
     now = contents(config, [key]).get(key) if recorded is not None else None
-    if now is None:
+    if recorded is None or now is None:
         return split not in (places or {})
-    if now != recorded:
+    if changed_contents({key: recorded}, {key: now}, config):
         raise ValueError(
             f"{key}={getattr(config.data, split)} is another file than that of the run, or has changed ({now}; on "
             f"record: {recorded}). Bring the file back, or judge the model on a file of your own: denskit evaluate "

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from denskit.data.base import Source
 from denskit.data.readers.formats import is_there, places_in
-from denskit.data.splits import identity_of
 from denskit.models.base import ForceField
 from denskit.models.model_file import Model, read_header, run_settings
 from denskit.runtime.warning import warn
@@ -56,7 +55,6 @@ def warnings_for_file(members: Sequence[Model], file: Path, structures: Source) 
     models = [member for member in members if not isinstance(member, ForceField)]
     told = [member for member in models if given & _files(member)]
     splits = [folder_of(member).divided() for member in told]
-    same = identity_of(file) if any(splits) else None
     frames, seen_by = len(structures), {}
     for member, split in zip(told, splits, strict=True):
         part = f"the {frames} structures of {file}"
@@ -68,7 +66,7 @@ def warnings_for_file(members: Sequence[Model], file: Path, structures: Source) 
         elif split is None:
             trained_on_part = read_header(model_file(member))["metadata"].get("data_sha256") is not None
             seen = f"{'some' if trained_on_part else frames} of {part}"
-        elif (split.size, split.sha256) == same:
+        elif split.is_of(file):
             seen = f"{len(split.train)} of {part}"
         else:
             seen = f"{file} as it was ({split.size:,} bytes), perhaps on some of its {frames} structures"

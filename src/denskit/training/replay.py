@@ -21,7 +21,6 @@ from denskit.data.filters import without_filtered
 from denskit.data.loading import read_files
 from denskit.data.readers.formats import is_there, path_of, place_of, places_in
 from denskit.data.records import joined
-from denskit.data.splits import identity_of
 from denskit.models.base import ForceField
 from denskit.models.model_file import load_model, read_header, run_settings
 from denskit.models.scaling import Scaling
@@ -74,7 +73,7 @@ def _trained_part(trained: Path, file: str, structures: int) -> np.ndarray | Non
     path, own = path_of(file), folder_of(trained).divided()
     if own is None or not is_there(path):
         return None
-    if (own.size, own.sha256) != identity_of(path) or own.train.max(initial=0) >= structures:
+    if not own.is_of(path) or own.train.max(initial=0) >= structures:
         return None
     return own.train
 

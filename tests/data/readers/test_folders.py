@@ -6,12 +6,15 @@ import re
 from pathlib import Path
 
 import ase.io
+import numpy as np
 import pytest
-from ase.build import molecule
+from ase.build import bulk, molecule
 
 from cli_calls import denskit
 from denskit.active.frames import read_frames
 from denskit.data import DataConfig, load_data, read_file
+from denskit.data.convert import convert
+from denskit.data.frames import exact_extxyz
 from denskit.data.inspection import inspect_file
 from denskit.data.loading import read_files
 from denskit.data.readers.folders import Files, read_given
@@ -133,6 +136,60 @@ def test_the_files_of_a_folder_or_pattern_are_trained_on(tmp_path: Path, pattern
     changed.write_text("nothing")
     with pytest.raises(ValueError, match=changed.name):
         load_data(DataConfig(path=given, split=split), 0)
+
+
+def _labelled(path: Path, number: int, *, prefix: str = "", stress: bool = True, sid: str | None = None) -> None:
+    """A file of one crystal with labels."""
+    atoms = bulk("Cu", cubic=True)
+    atoms.rattle(0.05, seed=number)
+    atoms.info |= {f"{prefix}energy": -float(number)} | ({f"{prefix}stress": np.full(9, 0.01)} if stress else {})
+    atoms.arrays[f"{prefix}forces"] = np.full((4, 3), 0.1 * number)
+    atoms.info |= {} if sid is None else {"sid": sid}
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(exact_extxyz([atoms])))
+
+
+def test_labels_of_two_names_are_refused_in_several_files_as_in_one(tmp_path: Path) -> None:
+    for number in range(6):
+        _labelled(tmp_path / "calc" / f"{number}.extxyz", number, prefix="REF_" if number < 3 else "")
+    words = r"name their energy differently \(REF_energy in 3, energy in 3 frames\).*data.energy_key"
+    folder, files = tmp_path / "calc", sorted((tmp_path / "calc").iterdir())
+    for given in (folder, folder / "*.extxyz"):
+        with pytest.raises(ValueError, match=words):
+            load_data(DataConfig(path=str(given)), 0)
+    with pytest.raises(ValueError, match=r"\(REF_energy in 2, energy in 3 frames\)"):
+        load_data(DataConfig.model_validate({"train": [*map(str, files[1:])], "valid": str(files[0])}), 0)
+    with pytest.raises(ValueError, match=words):
+        inspect_file(folder)
+    with pytest.raises(ValueError, match=r"REF_energy in 1, energy in 1"):
+        convert([files[0], files[5]], tmp_path / "shards")
+    assert len(read_frames(folder)) == 6  # labels do not matter
+
+
+def test_a_label_that_one_of_several_files_lacks_may_be_masked(tmp_path: Path) -> None:
+    for number in range(6):
+        _labelled(tmp_path / "calc" / f"{number}.extxyz", number, stress=number != 3)
+    required = ("energy", "forces", "stress")
+    folder, files = tmp_path / "calc", sorted((tmp_path / "calc").iterdir())
+    data = load_data(DataConfig(path=str(folder), missing="mask"), 0, required)
+    (said,) = [text for text in data.messages if "have no stress" in text]
+    assert said.endswith("1 of 1 frames have no stress; they count in no loss (1 of 6 files)")
+    listed = {"train": [str(files[3]), str(files[4])], "valid": str(files[5]), "missing": "mask"}
+    assert len(load_data(DataConfig.model_validate(listed), 0, required).train) == 2
+    with pytest.raises(ValueError, match=r"3.extxyz: no frame has stress"):
+        load_data(DataConfig(path=str(folder)), 0, required)
+    for file in files:
+        _labelled(file, 1, stress=False)
+    with pytest.raises(ValueError, match=r"0.extxyz and 5 more: no frame has stress"):
+        load_data(DataConfig(path=str(folder), missing="mask"), 0, required)
+
+
+def test_frames_of_one_system_in_several_files_stay_together(tmp_path: Path) -> None:
+    for number in range(20):
+        _labelled(tmp_path / "calc" / f"{number:02d}.extxyz", number, sid=f"s{number // 4}")
+    data = load_data(DataConfig(path=str(tmp_path / "calc")), 0)
+    assert data.splits is not None and "whole groups" in data.splits.how
+    assert data.valid is not None and not {s.sid for s in data.train} & {s.sid for s in data.valid}
 
 
 OUTCAR = Path(ase.__file__).parent / "test" / "testdata" / "vasp" / "OUTCAR_example_1"

@@ -16,6 +16,7 @@ from ase.constraints import FixAtoms
 
 from denskit.data import DataConfig, read_file
 from denskit.data.base import Source
+from denskit.data.readers.formats import files_in
 
 REFERENCES = [-10.25, -11.5, -12.75, -9.0, -8.5]
 
@@ -105,6 +106,15 @@ def test_several_files_follow_their_names(tmp_path: Path) -> None:
 def test_a_single_file(tmp_path: Path) -> None:
     source, _ = read_file(_write(tmp_path / "s2ef") / "0.extxyz.xz")
     assert len(source) == 5
+
+
+@pytest.mark.parametrize("note", ["PBE, 500 eV, made by Anna\n", "frame 0 energy\n" * 5, ""])
+def test_a_note_beside_a_file_is_no_text_of_oc20(note: str, tmp_path: Path) -> None:
+    folder = _write(tmp_path / "mine", packed=False)
+    (folder / "0.txt").write_text(note)
+    source, _ = read_file(folder / "0.extxyz", required=("energy", "forces"))
+    assert [system.energy for system in source] == [-12.0 - index for index in range(5)]
+    assert files_in(folder) == [folder / "0.extxyz"]
 
 
 def _cut_text(folder: Path) -> None:

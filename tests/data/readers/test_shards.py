@@ -32,12 +32,14 @@ def mixed(systems: dict[str, System]) -> list[System]:
     base = list(systems.values())
     return [
         *base,
-        replace(base[0], energy=None, forces=None, denoise=False, sid="random12", fid=7, group="Cu3 Å"),
-        replace(base[4], stress=None, relaxed_energy=-1.5, relaxed_positions=base[4].positions + 0.1, fid=0),
+        replace(base[0], energy=None, forces=None, denoise=False, sid="random12", fid=7, group="Cu3 Å", of_model=True,
+            electrons=(("charge", -1.0), ("spin", 0.5))),
+        replace(base[4], stress=None, relaxed_energy=-1.5, relaxed_positions=base[4].positions + 0.1, fid=0,
+            electrons=(("total_charge", 2.0),), unconverged=True),
         replace(
             base[1], positions=base[1].positions.astype(np.float32).astype(np.float64), tags=np.array([300, -1, 0])
         ),
-    ]
+    ]  # fmt: skip
 
 
 @pytest.fixture
@@ -79,6 +81,7 @@ def test_numbers_of_single_precision_take_its_room(mixed: list[System], tmp_path
     columns = load_file(path)
     assert columns["positions"].dtype == np.float32 and columns["tags"].dtype == np.uint8
     assert "forces" not in columns and "has_forces" not in columns
+    assert not {"charge", "spin", "of_model", "unconverged"} & set(columns)  # as in shards of earlier versions
     same(single[0], ShardFile(path, 1, path.stat().st_size)[0])
 
 

@@ -27,6 +27,7 @@ SAME = 1e-4  # Å: nearer structures are twins
 MOST = 4000  # structures of one composition, and pairs in all, that are looked at
 NEIGHBORS = 3  # nearest structures of each frame
 DISTANCES = 24  # by which near structures are found
+LARGE = 1000  # atoms of a structure whose pairs are not listed
 
 
 @dataclass(frozen=True)
@@ -120,11 +121,21 @@ def _from_vasp_order(stress: np.ndarray) -> np.ndarray:
 
 def fingerprints(positions: np.ndarray, lattice: np.ndarray, pbc: np.ndarray) -> np.ndarray:
     """Numbers [G, M] (Å) that are nearly the same for similar structures: some distances, and the cell."""
-    one, other = np.triu_indices(positions.shape[1], k=1)
-    some = np.random.default_rng(0).permutation(len(one))[:DISTANCES]
-    apart = wrapped(positions[:, one[some]] - positions[:, other[some]], lattice, pbc)
+    one, other = _some_pairs(positions.shape[1])
+    apart = wrapped(positions[:, one] - positions[:, other], lattice, pbc)
     cells = lattice[:, pbc].reshape(len(lattice), -1)
     return np.concatenate([np.linalg.norm(apart, axis=2), cells], axis=1)
+
+
+def _some_pairs(atoms: int) -> tuple[np.ndarray, np.ndarray]:
+    """At most ``DISTANCES`` pairs [D] of different atoms, the same ones for each number of atoms."""
+    random = np.random.default_rng(0)
+    if atoms <= LARGE:
+        one, other = np.triu_indices(atoms, k=1)
+        some = random.permutation(len(one))[:DISTANCES]
+        return one[some], other[some]
+    pairs = random.choice(atoms, (DISTANCES, 2), replace=False)  # a list of all takes gigabytes
+    return pairs[:, 0], pairs[:, 1]
 
 
 def _candidates(prints: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -21,7 +21,7 @@ from ase.calculators.singlepoint import SinglePointCalculator
 from ase.constraints import FixAtoms, FixCartesian, FixScaled
 
 from denskit.batch import System
-from denskit.data.base import electrons_in, full_stress
+from denskit.data.base import Source, electrons_in, full_stress
 from denskit.data.config import ENERGY_UNITS, STRESS_UNITS, DataConfig
 from denskit.data.readers import extxyz
 from denskit.data.readers.ase_databases import check_tables, is_database, rows
@@ -74,11 +74,28 @@ def structures_from(frames: Iterable[ase.Atoms], name: str, config: DataConfig) 
     structures = StructureArrays.from_systems(systems, name=name)
     keys = tuple(sorted(reader.seen))
     named = tuple(key for label in NAMES if (key := getattr(config, f"{label}_key")) is not None)
-    reader.refuse_mixed_names()
+    used = tuple((label, key, count) for label, keys in reader.used.items() for key, count in keys.items())
+    structures = replace(structures, label_fields=used)
+    require_one_name(name, [structures])
     if config.group_key is None and all(structures.sids) and len(set(structures.sids)) < len(structures):
         structures = replace(structures, groups=structures.sids)  # frames of relaxations
     whole = replace(structures, keys=keys, label_keys=named, denoise=config.origin != "md", unit=reader.unit_of_all())
     return whole, reader.messages()
+
+
+def require_one_name(name: str, sources: Iterable[Source]) -> None:
+    """Raise ValueError where a label has another name in some frames, be it in one file or in several."""
+    used = {label: Counter[str]() for label in NAMES}
+    for source in sources:
+        for label, key, frames in source.label_fields:
+            used[label][key] += frames
+    for label, names in used.items():
+        if len(names) > 1:
+            counts = ", ".join(f"{key} in {number}" for key, number in names.items())
+            raise ValueError(
+                f"{name}: frames name their {label} differently ({counts} frames), perhaps from different methods. "
+                f"Choose one with data.{label}_key"
+            )
 
 
 def frames_in(path: Path) -> Iterator[ase.Atoms]:
@@ -369,15 +386,6 @@ class _Reader:
                 f"{', '.join(sorted(map(str, set(fields) - GEOMETRY))) or 'none'}"
             )
         return str(fields[key])
-
-    def refuse_mixed_names(self) -> None:
-        for label, names in self.used.items():
-            if len(names) > 1:
-                counts = ", ".join(f"{name} in {count}" for name, count in names.items())
-                raise ValueError(
-                    f"{self.name}: frames name their {label} differently ({counts} frames), perhaps from different "
-                    f"methods. Choose one with data.{label}_key"
-                )
 
     def messages(self) -> list[str]:
         fields = ", ".join(f"{label} from {next(iter(names))}" for label, names in self.used.items() if names)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 from denskit.data.base import Source
 from denskit.data.config import DataConfig
+from denskit.data.readers.ase_files import require_one_name
 from denskit.data.readers.formats import UNCERTAIN, files_in, of_simulation, path_of
 from denskit.data.records import Joined
+from denskit.data.structure_arrays import StructureArrays
 from denskit.runtime.progress import counted
 from denskit.runtime.warning import warn
 
@@ -36,8 +38,9 @@ class Files(Joined):
 
 
 def read_warned(path: str | Path, config: DataConfig, read: Reader) -> Source:
-    """As :func:`read_given`, for whoever has no use for messages: of files that are left out Python's warnings tell."""
-    source, said = read_given(path, config, read)
+    """As :func:`read_given`, for whoever has no use for labels and messages: of files that are left out Python's
+    warnings tell."""
+    source, said = _read_all(path, config, read)
     for line in said:
         if line.startswith(LEFT_OUT):
             warn(line.removeprefix("warning: "))
@@ -49,8 +52,14 @@ def read_given(path: str | Path, config: DataConfig, read: Reader, *, strict: bo
 
     ``read``: the reader of one file.  One of several that cannot be read is left out with a warning, or an error with
     ``strict``, for trainings.  Returns structures and messages.  Raises ValueError and FileNotFoundError as ``read``,
-    and where no file can be read.
+    where no file can be read, and where files name a label differently.
     """
+    source, said = _read_all(path, config, read, strict=strict)
+    require_one_name(source.name, [source])
+    return source, said
+
+
+def _read_all(path: str | Path, config: DataConfig, read: Reader, *, strict: bool = False) -> tuple[Source, list[str]]:
     path = path_of(path)
     if not (files := files_in(path)):
         return read(path, config)
@@ -69,8 +78,17 @@ def read_given(path: str | Path, config: DataConfig, read: Reader, *, strict: bo
         said.update([*dict.fromkeys(message.replace(str(file), f"{path}/...") for message in messages)])
     if not found:
         raise ValueError(f"{path}: none of {counted(len(files), 'file')} can be read. {left_out[0]}")
-    files_read = Files(str(path), tuple(found))
+    files_read = Files(str(path), tuple(found if config.group_key is not None else _grouped(found)))
     heading = f"{path}: {counted(len(files_read), 'structure')} in {counted(len(found), 'file')}, by their names"
     uncertain = [f"{path}: {UNCERTAIN} is left out, whose frames are of the same runs as the trajectories"]
     told = (text + f" ({count} of {len(found)} files)" * (count < len(found)) for text, count in said.items())
     return files_read, [heading, *(uncertain if of_simulation(path) else []), *told, *left_out]
+
+
+def _grouped(found: list[Source]) -> list[Source]:
+    """The files with ``sid`` as group where several frames have the same, as in one file, be they in several."""
+    named = [part for part in found if isinstance(part, StructureArrays) and part.sids and all(part.sids)]
+    sids = {sid for part in named for sid in part.sids}
+    if len(named) < len(found) or len(sids) == sum(map(len, named)):
+        return found
+    return [replace(part, groups=part.sids) for part in named]

@@ -80,11 +80,14 @@ def place_of(name: str) -> str:
 
 
 def places_in(name: str | Path) -> frozenset[str]:
-    """The places of all files that a setting names: the same ones for a folder and for a pattern of its files."""
+    """The places of all files that a setting names: the same ones for a folder and for a pattern of its files.
+
+    Shards of ``denskit data convert`` are one place, their folder.
+    """
     if address_of(name) is not None:
         return frozenset({str(address_of(name))})
     path = Path(name).expanduser()
-    return frozenset(str(file.resolve()) for file in files_in(path) or [path])
+    return frozenset(str(file.resolve()) for file in files_in(path) or shards_in(path) or [path])
 
 
 def _require_file(path: Path) -> None:
@@ -124,8 +127,15 @@ def _ending(path: Path) -> str | None:
     return None if ending in _WITH_TEXT and text_of(path) is None else ending
 
 
-def _shards_of(folder: Path) -> tuple[str, list[Path]]:
-    """The shards of a folder by name, all of one kind."""
+def shards_in(path: Path) -> list[Path]:
+    """The shards in a folder by name, but for those of ``denskit data convert``; empty for all other paths."""
+    if not path.is_dir() or (path / INDEX).is_file():
+        return []
+    return sorted(file for files in _by_ending(path).values() for file in files)
+
+
+def _by_ending(folder: Path) -> dict[str, list[Path]]:
+    """The shards in a folder by name, of each ending."""
     found: dict[str, list[Path]] = {}
     for path in sorted(folder.iterdir()):
         ending = next((ending for ending in _SHARDS if path.name.endswith(ending)), None)
@@ -134,6 +144,12 @@ def _shards_of(folder: Path) -> tuple[str, list[Path]]:
     for ending in _WITH_TEXT:
         if ending in found and all(text_of(path) is None for path in found[ending]):
             del found[ending]  # ordinary files
+    return found
+
+
+def _shards_of(folder: Path) -> tuple[str, list[Path]]:
+    """The shards of a folder by name, all of one kind."""
+    found = _by_ending(folder)
     frames = [path for path in sorted(folder.iterdir()) if _holds_frames(path)]
     if not found and frames:
         raise ValueError(

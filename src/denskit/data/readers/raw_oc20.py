@@ -27,6 +27,8 @@ from denskit.reading.arrays import read_mapped
 from denskit.reading.budget import Lines, naming
 
 Energies = Literal["referenced", "total"]
+_SYSTEM = re.compile(rb"random\d|[^,\s]+,frame\d")  # begins each line of a text
+_LONGEST = 200  # bytes that are read of a line to know it
 _WIDTHS = {"species": 1, "pos": 3, "move_mask": 1, "tags": 1, "forces": 3}
 
 
@@ -154,9 +156,16 @@ class RawPair(Shard):
 
 
 def text_of(path: Path) -> Path | None:
-    """The text file beside a file of frames, if it is there."""
-    texts = [path.with_name(_stem(path) + suffix) for suffix in (".txt.xz", ".txt")]
-    return next((text for text in texts if text.is_file()), None)
+    """The text file beside a file of frames, if it is there; a ``.txt`` that names no systems is a note of a user."""
+    packed, plain = (path.with_name(_stem(path) + suffix) for suffix in (".txt.xz", ".txt"))
+    if packed.is_file():
+        return packed
+    return plain if plain.is_file() and _names_systems(plain) else None
+
+
+def _names_systems(text: Path) -> bool:
+    with text.open("rb") as file:
+        return _SYSTEM.match(file.readline(_LONGEST)) is not None
 
 
 def _stem(path: Path) -> str:

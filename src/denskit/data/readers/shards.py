@@ -12,6 +12,8 @@ each begins.  Lengths in Å, energies in eV, forces in eV/Å, stress in eV/Å^3 
     energy [n] F64, forces [N, 3], stress [n, 3, 3], relaxed_energy [n] F64, relaxed_positions [N, 3]: a column that no
         structure has is left out; else has_energy [n] BOOL, ... say who has it, and the others hold zeros
     fid [n] I64, with has_fid;  sid, group: UTF-8 bytes U8, with sid_starts, group_starts [n + 1] I64
+    charge, total_charge, spin, total_spin, multiplicity, spin_multiplicity [n] F64 (NaN: not said), of_model [n] BOOL
+        (labels are predictions), unconverged [n] BOOL (their electrons did not converge): left out where none says it
 
 Numbers are kept exactly: F32 and U8 stand only where they lose nothing.  Why this form: safetensors holds plain numbers
 (loading it cannot run code), every language reads it, and the offset of any structure follows from ``starts``, so a
@@ -34,7 +36,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from denskit.batch import System
-from denskit.data.base import Shard
+from denskit.data.base import ELECTRONS, MARKS, Shard, electrons_in
 from denskit.files import atomic_write
 from denskit.reading.arrays import read_mapped
 from denskit.reading.budget import naming
@@ -70,6 +72,10 @@ def write_shard(path: Path, systems: Sequence[System]) -> None:
             empty = [np.zeros((len(system), *shape) if name in _OF_ATOMS else shape) for system in systems]
             values = [zero if value is None else value for value, zero in zip(values, empty, strict=True)]
         columns[name] = np.concatenate(values) if name in _OF_ATOMS else np.stack(values)
+    said = {name: np.array([dict(system.electrons).get(name, np.nan) for system in systems]) for name in ELECTRONS}
+    columns |= {name: values for name, values in said.items() if not np.isnan(values).all()}
+    marks = {mark: np.array([getattr(system, mark) for system in systems]) for mark in MARKS}
+    columns |= {mark: values for mark, values in marks.items() if values.any()}
     for name in _WORDS:
         words = [getattr(system, name).encode() for system in systems]
         if any(words):
@@ -221,6 +227,7 @@ class _Columns:
             if name in self.places or name not in LABELS:
                 rows[name] = (atoms if name in _OF_ATOMS else count, *shape)
                 rows |= {f"has_{name}": (count,)} if name in LABELS else {}
+        rows |= {name: (count,) for name in (*ELECTRONS, *MARKS) if name in self.places}
         for name in _WORDS:
             if name in self.places or f"{name}_starts" in self.places:
                 rows |= {f"{name}_starts": (count + 1,), name: (math.prod(self.places[name][1]),)}
@@ -251,6 +258,9 @@ class _Columns:
                 if name not in LABELS or (name in self.places and self.rows(f"has_{name}", record, record + 1)[0])
             }
             fields |= {name: self._word(name, record) for name in _WORDS if f"{name}_starts" in self.places}
+            fields |= {mark: bool(self._number(mark, record)) for mark in MARKS if mark in self.places}
+            said = {name: self._number(name, record) for name in ELECTRONS if name in self.places}
+            fields["electrons"] = electrons_in(said)
         for name in ("positions", "forces", "relaxed_positions"):
             if name in fields:
                 fields[name] = fields[name].astype(np.float64, copy=False)
@@ -271,6 +281,9 @@ class _Columns:
         sets: dict[tuple[int, ...], frozenset[int]] = {}
         found = (tuple(own.tolist()) for own in np.split(occurs % _NUMBERS, ends[:-1]))
         return [sets.setdefault(own, frozenset(own)) for own in found]
+
+    def _number(self, name: str, record: int) -> float:
+        return float(self.rows(name, record, record + 1)[0])
 
     def _word(self, name: str, record: int) -> str:
         begin, end = self.rows(f"{name}_starts", record, record + 2).tolist()
