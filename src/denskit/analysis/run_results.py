@@ -124,9 +124,10 @@ class RunResults:
 
     def _fields(self, judged: Judged) -> list[dict[str, Any]]:
         """The ``info`` of each judged structure, where ASE reads the file."""
-        parts = self.config.data.parts
-        name = self.config.data.test or (parts[0].path if len(parts) == 1 else None)
-        if self.config.data.name != "file" or name is None or not is_read_by_ase(Path(name).expanduser()):
+        data = self.config.data
+        own = data.test if judged.part == "test" else data.valid
+        name = own or (data.parts[0].path if len(data.parts) == 1 else None)  # that is divided
+        if data.name != "file" or name is None or not is_read_by_ase(Path(name).expanduser()):
             return []
         source = read_file(name, reading(self.path, name))[0]
         original = Originals(name, source)
