@@ -73,8 +73,11 @@ def test_groups_of_a_validation_file_are_its_own(runs: list[Path], tmp_path: Pat
         "data.name=file", "data.molecule=null", f"data.train={tmp_path / 'train.extxyz'}", "data.split={}",
         f"data.valid={tmp_path / 'valid.extxyz'}", f"output={tmp_path / 'run'}", "device=cpu", "training.max_steps=1",
     ]  # fmt: skip
-    groups = RunResults(train(load_config(TINY, overrides))).groups
-    assert groups["config_type"].tolist() == 3 * ["hot"] + 5 * ["cold"]
+    run = train(load_config(TINY, overrides))
+    assert RunResults(run).groups["config_type"].tolist() == 3 * ["hot"] + 5 * ["cold"]
+    ase.io.write(tmp_path / "valid.extxyz", frames[:2])  # the file has changed since it was predicted
+    judged = RunResults(run).judged
+    assert isinstance(judged, Judged) and len(judged) == 2
 
 
 def test_outliers_are_frames_with_three_times_the_median_error(judged: Judged) -> None:
