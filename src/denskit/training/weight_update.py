@@ -129,4 +129,5 @@ class WeightUpdate:
         seed = fold(self.seed, _DROPOUT, step, self.group.rank)
         torch.default_generator.manual_seed(seed)  # torch.manual_seed takes milliseconds for devices that are absent
         if self.group.device.type == "cuda":
-            torch.cuda.manual_seed(seed)
+            with torch.cuda.device(self.group.device):
+                torch.cuda.manual_seed(seed)
