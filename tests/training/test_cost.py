@@ -78,7 +78,7 @@ def test_a_trial_of_slow_steps_takes_a_part_of_the_budget(
     limits: list[float] = []
     evaluated: list[int] = []
 
-    def timed(*_: object, limit: float) -> float:
+    def timed(*_: object, limit: float, **__: object) -> float:
         limits.append(limit)
         return 5.0
 
@@ -308,6 +308,14 @@ def test_steps_of_a_trial(monkeypatch: pytest.MonkeyPatch, seconds: float, steps
 
     assert time_steps(step, range(30), limit=5.0) == seconds  # type: ignore[arg-type]
     assert len(taken) == steps
+
+
+def test_processes_end_a_trial_after_the_same_step() -> None:
+    """By the time that they agree on, whatever the clock of this one says."""
+    taken: list[int] = []
+    passed = iter(range(100))
+    time_steps(taken.append, range(30), limit=5.0, agreed=lambda own: float(next(passed)))  # type: ignore[arg-type]
+    assert len(taken) == 7
 
 
 @pytest.mark.parametrize("compiling", [3.0, 20.0])

@@ -230,8 +230,7 @@ def _trial(config: RunConfig, data: LoadedData, group: Processes, say: Say) -> C
         return (group.add(torch.tensor(seconds, dtype=torch.float64, device=group.device)) / group.count).tolist()
 
     with threads_for(trainer.loader.edges, group.device), told_of_compilation(lambda: say(COMPILES)):
-        # all processes must take the same number of steps
-        step = time_steps(trainer.train_step, works, limit=limit if group.count == 1 else float("inf"))
+        step = time_steps(trainer.train_step, works, limit=limit, agreed=lambda seconds: mean(seconds)[0])
         [step] = mean(step)
         judged = int(limit / 2 * config.training.batch_size / step)  # takes about a quarter of the limit each time
         sample = evenly(data.valid or data.train, max(1, min(judged, _JUDGED)))
