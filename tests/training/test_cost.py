@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import gc
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -107,6 +109,24 @@ def test_large_files_are_named_before_they_are_read(
             train(config, progress=True)
         assert said == [words][: bool(words)]
         assert capsys.readouterr().out.strip() == words
+
+
+def test_the_model_of_a_trial_is_gone_after_it(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its optimizer: the training that follows needs the memory."""
+    made: list[weakref.ref[object]] = []
+
+    def timed(step: Any, *_: object, **__: object) -> float:
+        trainer = step.__self__
+        made.extend(weakref.ref(part) for part in (trainer.force_field, trainer.update.optimizer))
+        return 0.1
+
+    monkeypatch.setattr("denskit.training.forecast.time_steps", timed)
+    gc.disable()  # else the collector may happen to come by
+    try:
+        forecasts_of(tiny("training.max_steps=2"))
+    finally:
+        gc.enable()
+    assert [part() for part in made] == [None, None]
 
 
 def test_one_length_is_given(tiny: Tiny) -> None:

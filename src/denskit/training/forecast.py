@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -241,7 +242,10 @@ def _trial(config: RunConfig, data: LoadedData, group: Processes, say: Say) -> C
     structure, spent = mean(structure, time.perf_counter() - begin)
     valid, test = (0 if source is None else len(source) for source in (data.valid, data.test))
     held = trainer.mixture.held_out
-    return Cost(
+    cost = Cost(
         step=step, structure=structure, train=trainer.mixture.epoch_size, valid=valid, test=test,
         replayed=0 if held is None else len(held), trial=spent, start=start,
     )  # fmt: skip
+    del trainer, works
+    gc.collect()  # model and optimizer are in reference cycles, and would stay in memory beside those of the training
+    return cost
