@@ -180,11 +180,11 @@ def _run(
             folder.write_start(trainer.config)
             if splits is not None:
                 splits.save(folder.splits)
-        total = trainer.schedule.total_steps
+        total, rows = trainer.schedule.total_steps, trainer.step - trainer.unjudged  # the last row that is kept
         with (
             threads_for(trainer.loader.edges, trainer.group.device) as threads,
             RunLog(
-                folder, total_steps=total, first_step=trainer.step, silent=not first, progress=progress, on_row=on_row
+                folder, total_steps=total, first_step=rows, silent=not first, progress=progress, on_row=on_row
             ) as log,
         ):
             for line in [*announcement(trainer, changes), threads]:
