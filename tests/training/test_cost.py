@@ -355,6 +355,7 @@ def test_the_step_that_compiles_is_not_counted(monkeypatch: pytest.MonkeyPatch, 
     ("length", "every", "validations", "after"),
     [
         (1500, "1000 steps", 2, (1000, 1)),
+        (20, "0.01 epochs", 20, (5, 15)),
         (20, "2 epochs", 1, (20, 0)),
         (100, "2 epochs", 5, (45, 3)),
         (5, "100 steps", 1, (3, 1)),

@@ -9,10 +9,10 @@ from denskit.training.settings import Interval, TrainingConfig, parse_interval, 
 
 
 def steps_between(interval: Interval, steps_per_epoch: int) -> float:
-    """Steps from one event with this interval to the next."""
+    """Steps from one event with this interval to the next: at least one."""
     assert interval.unit in ("step", "epoch"), interval
     every = interval.number * (steps_per_epoch if interval.unit == "epoch" else 1)
-    return round(every, 9) or every  # 1.1 epochs of 50 steps are 55 steps
+    return max(1.0, round(every, 9))  # 1.1 epochs of 50 steps are 55 steps
 
 
 @dataclass(frozen=True)
