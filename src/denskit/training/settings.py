@@ -210,7 +210,7 @@ class TrainingConfig(Settings):
     """Divide the optimizer's state and the averaged weights over the processes: 12 bytes a weight become 12 / processes
     on each, and updated weights are exchanged after each step. For models that do not fit otherwise."""
     prefetch: OnResume[int] = Field(default=4, ge=1)
-    """Batches prepared ahead, in the background."""
+    """Batches prepared ahead, in the background; at least one for each of loader_threads."""
     loader_threads: OnResume[int] = Field(default=1, ge=1)
     """Threads that prepare batches; more than 1 helps where the neighbour list takes longer than a step."""
 
