@@ -218,6 +218,20 @@ def without_effect(planned: PlannedTraining) -> str | None:
     return f"settings without effect: {', '.join(found)}" if found else None
 
 
+def milestones(planned: PlannedTraining) -> str | None:
+    """Milestones of the learning rate after the end of the training."""
+    schedule, training = planned.schedule, planned.config.training
+    if not (late := schedule.unreached):
+        return None
+    last, all_late = schedule.total_steps - 1, len(late) == len(training.milestones)
+    return (
+        f"{'all' if all_late else 'some'} training.milestones come after the end of the training "
+        f"({schedule.total_steps} steps, {planned.epochs:.3g} epochs): {', '.join(late)}. So the learning rate "
+        f"{'never falls' if all_late else 'falls less often'}, and ends at {schedule.learning_rate(last):g}; give "
+        "earlier ones, or training.schedule=cosine training.milestones=[]"
+    )
+
+
 def length(planned: PlannedTraining) -> str | None:
     """Less than one epoch."""
     steps, epoch = planned.schedule.total_steps, planned.schedule.steps_per_epoch
@@ -229,5 +243,5 @@ def length(planned: PlannedTraining) -> str | None:
 CHECKS = (
     learning_rate, noise, idle_denoising, nothing_to_strain, denoising_at_equilibrium,
     denoising_few_crystals, few_epochs, many_epochs, unused_stress, untrained_stress, slow_layers,
-    without_effect, length,
+    without_effect, milestones, length,
 )  # fmt: skip

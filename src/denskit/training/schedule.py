@@ -85,6 +85,12 @@ class Schedule:
         passed = sum(time >= self._units(parse_interval(milestone)) for milestone in config.milestones)
         return config.lr * config.gamma**passed
 
+    @property
+    def unreached(self) -> list[str]:
+        """Milestones that come after the last step."""
+        last = self._time(self.total_steps - 1)
+        return [milestone for milestone in self.config.milestones if self._units(parse_interval(milestone)) > last]
+
     def _units(self, interval: Interval) -> float:
         """An interval in schedule units; whole steps where these are the unit, rounded down as published."""
         epochs = interval.number if interval.unit == "epoch" else interval.number / self.steps_per_epoch
