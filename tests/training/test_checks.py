@@ -158,10 +158,10 @@ CASES = {
     "task.sigma=5": r"task.sigma=5 Å, but atoms .* only [01]\.\d\d Å apart",
     "task.sigma_end=0.8": "task.sigma=0.8 Å, but atoms",
     "task.probability=0": "task=dens with task.probability=0",
-    "task.coefficient=0": "task=dens with task.coefficient=0",
+    "task.coefficient=0": "task=dens with task.coefficient=0 predicts no noise, but corrupts structures",
     "training.max_steps=4": "4 steps are 80% of an epoch",
 }
-STEPWISE = ("training.schedule=multistep", "training.gamma=0.1")
+STEPWISE = ("training.schedule=multistep", "training.schedule_unit=step", "training.gamma=0.1")
 
 
 @pytest.mark.parametrize("override", CASES)

@@ -65,13 +65,17 @@ def idle_denoising(planned: PlannedTraining) -> str | None:
     task = planned.config.task
     if not isinstance(task, DeNSConfig) or (isinstance(task, CellDeNSConfig) and task.strain_probability > 0):
         return None
-    if task.probability > 0 and task.coefficient > 0:
-        return _excluded(planned, task)
-    name = "probability" if task.probability == 0 else "coefficient"
-    return (
-        f"task={task.name} with task.{name}=0 trains without denoising, but at its cost; task=energy_forces does the "
-        "same"
-    )
+    if task.probability == 0:
+        return (
+            f"task={task.name} with task.probability=0 trains without denoising, but at its cost; task=energy_forces "
+            "does the same"
+        )
+    if task.coefficient == 0:
+        return (
+            f"task={task.name} with task.coefficient=0 predicts no noise, but corrupts structures, and trains on their "
+            "labels as they were before; task=energy_forces trains without denoising"
+        )
+    return _excluded(planned, task)
 
 
 def _excluded(planned: PlannedTraining, task: DeNSConfig) -> str | None:
