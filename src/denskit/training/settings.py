@@ -15,6 +15,7 @@ from denskit.models.config import ModelConfig
 from denskit.reading.remote import address_of
 from denskit.settings import OnResume, Seed, Settings
 from denskit.tasks import LossConfig, build_task
+from denskit.training.best_by import require_weight
 from denskit.zoo import PREFIX
 
 _INTERVAL = re.compile(r"(\d+(?:\.\d+)?) ?(step|epoch|minute)s?")
@@ -319,11 +320,8 @@ class RunConfig(Settings):
             )
         self.model.require_degrees(self.model.heads | build_task(self.task).heads)
         self._check_scale()
-        if self.training.best_by == "forces" and self.task.forces_weight == 0:
-            raise ValueError(
-                "task.forces_weight=0, but training.best_by=forces chooses the best weights by forces; set "
-                "training.best_by=energy"
-            )
+        if self.training.best_by == "forces":  # by energies earlier versions trained without their weight
+            require_weight("forces", energy=self.task.energy_weight, forces=self.task.forces_weight)
         return self
 
     def _check_scale(self) -> None:

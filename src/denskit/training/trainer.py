@@ -24,7 +24,7 @@ from denskit.runtime.memory import peak_memory
 from denskit.runtime.processes import Processes
 from denskit.runtime.progress import counted, duration
 from denskit.tasks import build_task
-from denskit.training.best_by import BEST_BY, require_label
+from denskit.training.best_by import BEST_BY, require_label, require_weight
 from denskit.training.budget import TimeBudget, lasting
 from denskit.training.checkpoint import Checkpoint, may_change, save_checkpoint
 from denskit.training.hints import hint_after
@@ -77,11 +77,9 @@ class Trainer:
 
     def __post_init__(self) -> None:
         training, device = self.config.training, self.group.device
-        if self.continued is None and training.best_by == "energy" and self.config.task.energy_weight == 0:
-            raise ValueError(
-                "task.energy_weight=0, but training.best_by=energy chooses the best weights by energies; set "
-                "training.best_by=forces"
-            )
+        task = self.config.task
+        if self.continued is None:
+            require_weight(training.best_by, energy=task.energy_weight, forces=task.forces_weight)
         if self.data.valid is not None:
             require_label(training.best_by, evenly(self.data.valid, training.evaluate_structures))
         self.folder = RunFolder(Path(self.config.output))
