@@ -8,6 +8,7 @@ from pathlib import Path
 import ase.io
 import numpy as np
 import pytest
+import yaml
 
 from denskit.analysis.judged import Judged
 from denskit.analysis.report.committee import shared
@@ -69,11 +70,11 @@ def test_groups_of_a_validation_file_are_its_own(runs: list[Path], tmp_path: Pat
     for place, atoms in enumerate(frames[4:]):
         atoms.info["config_type"] = "hot" if place < 3 else "cold"
     ase.io.write(tmp_path / "valid.extxyz", frames[4:])
-    overrides = [
-        "data.name=file", "data.molecule=null", f"data.train={tmp_path / 'train.extxyz'}", "data.split={}",
-        f"data.valid={tmp_path / 'valid.extxyz'}", f"output={tmp_path / 'run'}", "device=cpu", "training.max_steps=1",
-    ]  # fmt: skip
-    run = train(load_config(TINY, overrides))
+    settings = yaml.safe_load(TINY.read_text())
+    settings["data"] = {part: str(tmp_path / f"{part}.extxyz") for part in ("train", "valid")}
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(settings))
+    overrides = [f"output={tmp_path / 'run'}", "device=cpu", "training.max_steps=1"]
+    run = train(load_config(tmp_path / "run.yaml", overrides))
     assert RunResults(run).groups["config_type"].tolist() == 3 * ["hot"] + 5 * ["cold"]
     ase.io.write(tmp_path / "valid.extxyz", frames[:2])  # the file has changed since it was predicted
     judged = RunResults(run).judged
