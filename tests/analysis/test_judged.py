@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import ase.io
 import numpy as np
 import pytest
+import yaml
 
 from denskit.analysis.judged import Judged
 from denskit.analysis.report.committee import shared
@@ -17,7 +19,10 @@ from denskit.analysis.report.run import run_sections
 from denskit.analysis.report.summary import outliers
 from denskit.analysis.run_results import PREDICTIONS, RunResults
 from denskit.evaluation.evaluate import evaluate
+from denskit.training.load_config import load_config
+from denskit.training.run import train
 
+TINY = Path(__file__).parent.parent / "training" / "tiny.yaml"
 NAMED = ("summary", "parity", "errors", "trends", "structures")
 
 
@@ -56,6 +61,24 @@ def test_shares_of_elements_and_groups_add_up(runs: list[Path], judged: Judged) 
         mean = sum(share.error * share.atoms for share in shares) / len(judged.numbers)
         assert 1000 * mean == pytest.approx(total)
     assert [share.label for share in by_element(judged)] == ["H", "C", "O"]
+
+
+def test_groups_of_a_validation_file_are_its_own(runs: list[Path], tmp_path: Path) -> None:
+    """Not the fields of the frames at these places of the file that was trained on, which may be the shorter one."""
+    frames = ase.io.read(runs[0].parent / "mine.extxyz", ":12")
+    ase.io.write(tmp_path / "train.extxyz", frames[:4])
+    for place, atoms in enumerate(frames[4:]):
+        atoms.info["config_type"] = "hot" if place < 3 else "cold"
+    ase.io.write(tmp_path / "valid.extxyz", frames[4:])
+    settings = yaml.safe_load(TINY.read_text())
+    settings["data"] = {part: str(tmp_path / f"{part}.extxyz") for part in ("train", "valid")}
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(settings))
+    overrides = [f"output={tmp_path / 'run'}", "device=cpu", "training.max_steps=1"]
+    run = train(load_config(tmp_path / "run.yaml", overrides))
+    assert RunResults(run).groups["config_type"].tolist() == 3 * ["hot"] + 5 * ["cold"]
+    ase.io.write(tmp_path / "valid.extxyz", frames[:2])  # the file has changed since it was predicted
+    judged = RunResults(run).judged
+    assert isinstance(judged, Judged) and len(judged) == 2
 
 
 def test_outliers_are_frames_with_three_times_the_median_error(judged: Judged) -> None:

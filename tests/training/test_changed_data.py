@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from denskit.cli import app
 from denskit.data import load_data, read_file
+from denskit.data.base import Lazy
 from denskit.data.splits import Splits, identity_of
 from denskit.evaluation.evaluate import evaluate
 from denskit.evaluation.judged_structures import run_data
@@ -260,6 +261,27 @@ def test_structures_of_a_file_that_has_grown_are_recognized(tmp_path: Path) -> N
     data.unlink()
     _learned.cache_clear()
     assert seen_before(second, both, load_data(second.data, 0).judged) == [], "cannot be told"
+
+
+def test_copies_in_a_test_file_are_found_where_one_file_was_divided_twice(tmp_path: Path) -> None:
+    """The split of the fine-tuning has no test part; its test file has a copy of a frame that the first run learned."""
+    data, test, first = (tmp_path / name for name in ("mine.extxyz", "test.extxyz", "first"))
+    _write(data, 0.0)
+    settings = [f"data.path={data}", "training.max_steps=1", *SMALL]
+    train(load_config("demo", [*settings, "data.split={train: 3, valid: 3, test: 0}", f"output={first}"]))
+    old, frames = Splits.read(first / "splits.json"), read(data, ":")
+    other = frames[0].copy()
+    other.rattle(0.1, seed=9)
+    other.arrays["REF_forces"] = frames[0].arrays["REF_forces"]
+    write(test, [frames[old.train[0]], other])
+    given = [f"data.test={test}", f"data.split.file={first / 'splits.json'}", f"training.init_from={first}"]
+    config = load_config("demo", [*settings, *given])
+    loaded = load_data(config.data, 0)
+    assert loaded.splits is not None and isinstance(loaded.test, Lazy)
+    with pytest.warns(UserWarning, match="1 of 2 structures with the geometry of a structure"):
+        judged = loaded.test.opened
+    (warning,) = seen_before(config, loaded.splits, {"test": judged})
+    assert "has trained on 1 of the 2 test structures" in warning
 
 
 def test_structures_added_to_the_file_of_a_run_are_not_its_own(tmp_path: Path) -> None:

@@ -158,14 +158,26 @@ CASES = {
     "task.sigma=5": r"task.sigma=5 Å, but atoms .* only [01]\.\d\d Å apart",
     "task.sigma_end=0.8": "task.sigma=0.8 Å, but atoms",
     "task.probability=0": "task=dens with task.probability=0",
-    "task.coefficient=0": "task=dens with task.coefficient=0",
+    "task.coefficient=0": "task=dens with task.coefficient=0 predicts no noise, but corrupts structures",
     "training.max_steps=4": "4 steps are 80% of an epoch",
 }
+STEPWISE = ("training.schedule=multistep", "training.schedule_unit=step", "training.gamma=0.1")
 
 
 @pytest.mark.parametrize("override", CASES)
 def test_settings_that_cannot_be_meant(tiny: Tiny, systems: dict[str, System], override: str) -> None:
     assert re.search(f"^warning: {CASES[override]}", _warned(tiny(override), [systems["ethanol"]]), re.MULTILINE)
+
+
+def test_milestones_after_the_end(tiny: Tiny, systems: dict[str, System]) -> None:
+    """The training has 700 epochs, and its last step is number 3,499."""
+    ethanol = [systems["ethanol"]]
+    late = _warned(tiny(LONG, *STEPWISE, "training.milestones=[3500 steps, 900 epochs]"), ethanol)
+    assert "all training.milestones come after the end of the training (3500 steps, 700 epochs): 3500 steps" in late
+    assert "never falls, and ends at 0.001" in late
+    some = _warned(tiny(LONG, *STEPWISE, "training.milestones=[300 epochs, 900 epochs]"), ethanol)
+    assert "some training.milestones" in some and "falls less often, and ends at 0.0001" in some
+    assert _warned(tiny(LONG, *STEPWISE, "training.milestones=[300 epochs, 3499 steps]"), ethanol) == ""
 
 
 def test_nothing_is_said_of_usual_settings(tiny: Tiny, systems: dict[str, System]) -> None:

@@ -13,6 +13,7 @@ from denskit.models import MODELS
 from denskit.models.config import ModelConfig
 from denskit.presets import preset_names
 from denskit.tasks import DeNSConfig, EnergyForcesConfig
+from denskit.training.best_by import require_weight
 from denskit.training.fitted_settings import training_for
 from denskit.training.load_config import RunConfig, TrainingConfig, load_config
 from denskit.training.loader import steps_per_epoch
@@ -275,3 +276,13 @@ def test_a_file_takes_the_place_of_the_shipped_molecules(tmp_path: Path) -> None
     assert load_config("demo", ["data.valid=mine.extxyz"]).data.name == "embedded"  # whose reader refuses it
     assert load_config(file, ["data=embedded", "data.path=mine.extxyz"]).data.name == "embedded"
     assert load_config("md17/equiformer_l2", ["data.molecule=aspirin", "data.path=x.npz"]).data.name == "md17"
+
+
+def test_a_training_on_stress_alone_is_told_what_it_lacks(tiny: Callable[..., RunConfig]) -> None:
+    """Not to choose by energies, and then by forces again."""
+    with pytest.raises(ValueError, match=r"energy_weight=0, so nothing can choose them: give one of the two a weight"):
+        tiny("model.stress=strain", "task.stress_weight=1", "task.energy_weight=0", "task.forces_weight=0")
+    with pytest.raises(ValueError, match=r"forces_weight=0, so nothing can choose them: give one of the two a weight"):
+        require_weight("energy", energy=0, forces=0)
+    with pytest.raises(ValueError, match="set training.best_by=energy"):
+        require_weight("forces", energy=1, forces=0)

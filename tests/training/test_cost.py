@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import gc
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -78,7 +80,7 @@ def test_a_trial_of_slow_steps_takes_a_part_of_the_budget(
     limits: list[float] = []
     evaluated: list[int] = []
 
-    def timed(*_: object, limit: float) -> float:
+    def timed(*_: object, limit: float, **__: object) -> float:
         limits.append(limit)
         return 5.0
 
@@ -107,6 +109,24 @@ def test_large_files_are_named_before_they_are_read(
             train(config, progress=True)
         assert said == [words][: bool(words)]
         assert capsys.readouterr().out.strip() == words
+
+
+def test_the_model_of_a_trial_is_gone_after_it(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its optimizer: the training that follows needs the memory."""
+    made: list[weakref.ref[object]] = []
+
+    def timed(step: Any, *_: object, **__: object) -> float:
+        trainer = step.__self__
+        made.extend(weakref.ref(part) for part in (trainer.force_field, trainer.update.optimizer))
+        return 0.1
+
+    monkeypatch.setattr("denskit.training.forecast.time_steps", timed)
+    gc.disable()  # else the collector may happen to come by
+    try:
+        forecasts_of(tiny("training.max_steps=2"))
+    finally:
+        gc.enable()
+    assert [part() for part in made] == [None, None]
 
 
 def test_one_length_is_given(tiny: Tiny) -> None:
@@ -310,6 +330,14 @@ def test_steps_of_a_trial(monkeypatch: pytest.MonkeyPatch, seconds: float, steps
     assert len(taken) == steps
 
 
+def test_processes_end_a_trial_after_the_same_step() -> None:
+    """By the time that they agree on, whatever the clock of this one says."""
+    taken: list[int] = []
+    passed = iter(range(100))
+    time_steps(taken.append, range(30), limit=5.0, agreed=lambda own: float(next(passed)))  # type: ignore[arg-type]
+    assert len(taken) == 7
+
+
 @pytest.mark.parametrize("compiling", [3.0, 20.0])
 def test_the_step_that_compiles_is_not_counted(monkeypatch: pytest.MonkeyPatch, compiling: float) -> None:
     """Also where there is time for two steps alone."""
@@ -327,6 +355,7 @@ def test_the_step_that_compiles_is_not_counted(monkeypatch: pytest.MonkeyPatch, 
     ("length", "every", "validations", "after"),
     [
         (1500, "1000 steps", 2, (1000, 1)),
+        (20, "0.01 epochs", 20, (5, 15)),
         (20, "2 epochs", 1, (20, 0)),
         (100, "2 epochs", 5, (45, 3)),
         (5, "100 steps", 1, (3, 1)),

@@ -228,6 +228,15 @@ def test_alone_nothing_is_exchanged() -> None:
     assert alone.is_first
 
 
+def test_one_process_computes_on_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Streams and seeds are of torch's current device, which was the first one whatever was asked for."""
+    current: list[torch.device] = []
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    assert join_processes("cuda:1").device == torch.device("cuda:1") == current[0]
+
+
 def test_devices_that_are_not_there_are_refused() -> None:
     assert choose_device("cpu") == torch.device("cpu")
     with pytest.raises(ValueError, match="device=gpu: no such device"):

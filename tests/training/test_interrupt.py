@@ -19,6 +19,7 @@ from denskit.training.load_config import RunConfig
 from denskit.training.run import train
 
 from tolerances import PATIENCE_S
+from training.same_runs import assert_same_runs, rows_of
 
 pytestmark = pytest.mark.one_thread
 SCRIPT = """
@@ -84,6 +85,24 @@ def test_a_signal_saves_and_says_how_to_go_on(tiny: Callable[..., RunConfig], tm
         shorter = config.model_copy(update={"training": config.training.model_copy(update={"max_steps": step + 1})})
         train(shorter, resume=True)
         assert load_checkpoint(Path(config.output) / "checkpoints/last.pt").step == step + 1
+
+
+@pytest.mark.parametrize("steps", [5, 7])
+def test_a_signal_does_not_wait_for_a_validation(tiny: Callable[..., RunConfig], steps: int) -> None:
+    """It is the first work after a resume, and the run is the same; also at the last step."""
+    settings = [f"training.max_steps={steps}", "training.log_every=2", "training.ema_decay=0.9"]
+    whole, config = train(tiny(*settings, name="whole")), tiny(*settings)
+
+    def stop(row: dict[str, float | int]) -> None:
+        if row["step"] == 4:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(SystemExit, match="143"):
+        train(config, on_row=stop)
+    run = Path(config.output)
+    assert load_checkpoint(run / "checkpoints/last.pt").step == 5
+    assert [row["step"] for row in rows_of(run)] == ["2", "4"]
+    assert_same_runs(whole, train(config, resume=True))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="terminals as Linux closes them")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from dataclasses import fields, replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -173,6 +175,18 @@ def _tensors(prepared: Prepared) -> list[torch.Tensor]:
         prepared.force_input,
         prepared.targets.forces,
     ]
+
+
+def test_all_threads_work_at_once() -> None:
+    """Also where there are more of them than batches to be prepared ahead."""
+    together = threading.Barrier(3, timeout=10)
+
+    def work(step: int) -> int:
+        together.wait()
+        return step
+
+    loader: Any = SimpleNamespace(threads=3, work=work)
+    assert list(Loader.prefetch(loader, 0, 3, 1)) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("threads", [1, 3])

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from denskit.models import build_force_field
 from denskit.models.equiformer import EquiformerConfig
 from denskit.models.scaling import Scaling
 from denskit.training.load_config import load_config
-from denskit.training.optimizer import Gradients, WeightAverage, build_optimizer, set_learning_rate
+from denskit.training.optimizer import (
+    Gradients,
+    WeightAverage,
+    build_optimizer,
+    load_optimizer_state,
+    set_learning_rate,
+)
 from denskit.training.settings import TrainingConfig
 
 
@@ -92,6 +100,20 @@ def test_amsgrad_remembers_the_largest_second_moment() -> None:
         parameter.grad = torch.ones_like(parameter)
     optimizer.step()
     assert all("max_exp_avg_sq" in state for state in optimizer.state.values())
+
+
+def test_a_shared_state_is_loaded_beside_its_parameters() -> None:
+    """ZeroRedundancyOptimizer moves numbers of steps to the CPU; "meta" stands in for the GPU."""
+
+    class Shared:
+        optim = SimpleNamespace(state={})
+
+        def load_state_dict(self, state: dict[nn.Parameter, dict[str, Tensor]]) -> None:
+            self.optim.state |= {parameter: {**values} for parameter, values in state.items()}
+
+    shared, parameter = Shared(), nn.Parameter(torch.zeros(2, device="meta"))
+    load_optimizer_state(shared, {parameter: {"step": torch.tensor(5.0)}})  # type: ignore[arg-type]
+    assert shared.optim.state[parameter]["step"].device.type == "meta"
 
 
 def test_embeddings_of_equiformer_v3_have_no_weight_decay() -> None:

@@ -22,6 +22,7 @@ from denskit.models.model_file import read_header
 from denskit.reading.documents import read_json
 from denskit.runtime.run_state import lines_of
 from denskit.tasks import denoises
+from denskit.training.inputs import contents
 from denskit.training.load_config import load_config
 from denskit.training.overview import errors_of, metrics_of
 from denskit.training.run_folder import RunFolder
@@ -85,7 +86,9 @@ class RunResults:
         """Predictions for the test split, else for the validation split; or why there are none."""
         if not self.header:
             return "The run has no model yet."
-        key = sha256_of(self.folder.model)
+        # of files that are gone, the content that they had for the run
+        content = self.header["metadata"].get("contents", {}) | contents(self.config)
+        key = f"{sha256_of(self.folder.model)} {sorted(content.items())}"
         found = Judged.load(self.path / PREDICTIONS, key)
         if found is not None:
             return found
@@ -124,9 +127,10 @@ class RunResults:
 
     def _fields(self, judged: Judged) -> list[dict[str, Any]]:
         """The ``info`` of each judged structure, where ASE reads the file."""
-        parts = self.config.data.parts
-        name = self.config.data.test or (parts[0].path if len(parts) == 1 else None)
-        if self.config.data.name != "file" or name is None or not is_read_by_ase(Path(name).expanduser()):
+        data = self.config.data
+        own = data.test if judged.part == "test" else data.valid
+        name = own or (data.parts[0].path if len(data.parts) == 1 else None)  # that is divided
+        if data.name != "file" or name is None or not is_read_by_ase(Path(name).expanduser()):
             return []
         source = read_file(name, reading(self.path, name))[0]
         original = Originals(name, source)

@@ -206,6 +206,11 @@ class Lazy(Source):
         return self.open()
 
     @property
+    def opened(self) -> Source:
+        """The source itself."""
+        return self._source
+
+    @property
     def sizes(self) -> np.ndarray | None:
         """Atoms of each structure, where the source knows them."""
         return self._source.sizes

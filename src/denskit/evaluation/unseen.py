@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from denskit.data.base import Source
+from denskit.data.base import Lazy, Source
 from denskit.data.readers.formats import is_there, places_in
 from denskit.models.base import ForceField
 from denskit.models.model_file import Model, read_header, run_settings
@@ -23,6 +23,7 @@ def require_unseen(members: Sequence[Model], split: str, structures: Source) -> 
     cannot be told.
     """
     assert not isinstance(members[0], ForceField)  # which has no split
+    structures = structures.opened if isinstance(structures, Lazy) else structures
     first = folder_of(members[0])
     judged = first.divided()
     advice = f"Judge the committee on another file, or train its members on one split, data.split.file={first.splits}"
@@ -87,7 +88,9 @@ def warnings_for_split(members: Sequence[Model], split: str, structures: Source)
     """Warnings where models that runs were fine-tuned from have trained on the ``structures`` of the ``split`` of the
     first run's data."""
     runs = [folder_of(member) for member in members if not isinstance(member, ForceField)]
-    splits, judged = runs[0].divided(), {split: structures}
+    # a test file of its own is compared, too, since it is read anyway
+    splits = runs[0].divided()
+    judged = {split: structures.opened if isinstance(structures, Lazy) else structures}
     return [said for run in runs if run.config.is_file() for said in seen_before(load_config(run.path), splits, judged)]
 
 

@@ -18,11 +18,16 @@ class Recorded:
 
     The function must not look at values on the CPU, nor make tensors from numbers there.  What it changes in place is
     changed by its warm-ups, too.  Outputs are overwritten by the next call, also by that of another recording with the
-    same pool.  Needs a CUDA device.
+    same pool.  The inputs are on one CUDA device.
     """
 
     def __init__(self, function: Function, inputs: Sequence[Tensor], pool: Any = None) -> None:
         self._inputs = [tensor.detach().clone() for tensor in inputs]
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.device(self._inputs[0].device):  # else a stream of the current one is recorded, without kernels
+            self._record(function, pool)
+
+    def _record(self, function: Function, pool: Any) -> None:
         stream, random = torch.cuda.Stream(), torch.cuda.get_rng_state()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -30,7 +35,6 @@ class Recorded:
                 function(self._inputs)
         torch.cuda.current_stream().wait_stream(stream)
         torch.cuda.set_rng_state(random)
-        self._graph = torch.cuda.CUDAGraph()
         # other threads may use the device meanwhile
         with torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
             self._outputs = function(self._inputs)

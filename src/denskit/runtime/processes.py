@@ -113,15 +113,16 @@ def _is_running(process_id: int) -> bool:
 def join_processes(device: str) -> Processes:
     """Join the processes of torchrun (WORLD_SIZE, RANK, LOCAL_RANK); without torchrun, a single process.
 
-    device: "auto", "cpu", "cuda", "cuda:1"; torchrun assigns CUDA devices by LOCAL_RANK.  Raises ValueError for a
+    device: "auto", "cpu", "cuda", "cuda:1"; torchrun assigns CUDA devices by LOCAL_RANK.  A CUDA device becomes
+    torch's current one.  Raises ValueError for a
     device that is not there.
     """
     count = int(os.environ.get("WORLD_SIZE", "1"))
     chosen = choose_device(device, int(os.environ.get("LOCAL_RANK", "0")) if count > 1 else None)
+    if chosen.type == "cuda":
+        torch.cuda.set_device(chosen)  # what names no device, as streams and random numbers, is of this one
     if count == 1:
         return Processes(rank=0, count=1, device=chosen)
-    if chosen.type == "cuda":
-        torch.cuda.set_device(chosen)
     if not dist.is_initialized():
         # once for all trainings of this job: a second group would wait forever at the addresses of the first
         dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")

@@ -10,6 +10,18 @@ from denskit.data.base import Source
 BEST_BY = {"forces": "forces_mae_meV_per_A", "energy": "energy_mae_meV"}
 
 
+def require_weight(best_by: str, *, energy: float, forces: float) -> None:
+    """Raise ValueError where the label that decides on the best model has no weight in the loss."""
+    if {"energy": energy, "forces": forces}[best_by] > 0:
+        return
+    other = "energy" if best_by == "forces" else "forces"
+    cure = f"set training.best_by={other}"
+    if energy == forces == 0:
+        cure = f"and task.{other}_weight=0, so nothing can choose them: give one of the two a weight, if a small one"
+    by = "energies" if best_by == "energy" else best_by
+    raise ValueError(f"task.{best_by}_weight=0, but training.best_by={best_by} chooses the best weights by {by}; {cure}")
+
+
 def require_label(best_by: str, valid: Source) -> None:
     """Raise ValueError where no validation structure has the label, on free atoms, that decides on the best model."""
 

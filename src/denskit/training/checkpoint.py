@@ -50,6 +50,7 @@ class Checkpoint:
     window: dict[str, Any] = field(default_factory=dict)  # sums since the last row of metrics.csv
     inputs: dict[str, str] = field(default_factory=dict)  # content of the training's files, by setting
     scaling: dict[str, Any] = field(default_factory=dict)  # of the force field; empty in those of earlier versions
+    unjudged: bool = False  # the validation after this step, and its row of metrics.csv, are still to come
     failure: str = ""  # why the training failed, by the errors of the last row
 
 

@@ -65,13 +65,17 @@ def idle_denoising(planned: PlannedTraining) -> str | None:
     task = planned.config.task
     if not isinstance(task, DeNSConfig) or (isinstance(task, CellDeNSConfig) and task.strain_probability > 0):
         return None
-    if task.probability > 0 and task.coefficient > 0:
-        return _excluded(planned, task)
-    name = "probability" if task.probability == 0 else "coefficient"
-    return (
-        f"task={task.name} with task.{name}=0 trains without denoising, but at its cost; task=energy_forces does the "
-        "same"
-    )
+    if task.probability == 0:
+        return (
+            f"task={task.name} with task.probability=0 trains without denoising, but at its cost; task=energy_forces "
+            "does the same"
+        )
+    if task.coefficient == 0:
+        return (
+            f"task={task.name} with task.coefficient=0 predicts no noise, but corrupts structures, and trains on their "
+            "labels as they were before; task=energy_forces trains without denoising"
+        )
+    return _excluded(planned, task)
 
 
 def _excluded(planned: PlannedTraining, task: DeNSConfig) -> str | None:
@@ -218,6 +222,20 @@ def without_effect(planned: PlannedTraining) -> str | None:
     return f"settings without effect: {', '.join(found)}" if found else None
 
 
+def milestones(planned: PlannedTraining) -> str | None:
+    """Milestones of the learning rate after the end of the training."""
+    schedule, training = planned.schedule, planned.config.training
+    if not (late := schedule.unreached):
+        return None
+    last, all_late = schedule.total_steps - 1, len(late) == len(training.milestones)
+    return (
+        f"{'all' if all_late else 'some'} training.milestones come after the end of the training "
+        f"({schedule.total_steps} steps, {planned.epochs:.3g} epochs): {', '.join(late)}. So the learning rate "
+        f"{'never falls' if all_late else 'falls less often'}, and ends at {schedule.learning_rate(last):g}; give "
+        "earlier ones, or training.schedule=cosine training.milestones=[]"
+    )
+
+
 def length(planned: PlannedTraining) -> str | None:
     """Less than one epoch."""
     steps, epoch = planned.schedule.total_steps, planned.schedule.steps_per_epoch
@@ -229,5 +247,5 @@ def length(planned: PlannedTraining) -> str | None:
 CHECKS = (
     learning_rate, noise, idle_denoising, nothing_to_strain, denoising_at_equilibrium,
     denoising_few_crystals, few_epochs, many_epochs, unused_stress, untrained_stress, slow_layers,
-    without_effect, length,
+    without_effect, milestones, length,
 )  # fmt: skip

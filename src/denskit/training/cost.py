@@ -78,10 +78,17 @@ def trial_seconds(training: TrainingConfig) -> float:
     return _TRIAL_SECONDS if training.budget is None else min(_TRIAL_SECONDS, parse_budget(training.budget) / 4)
 
 
-def time_steps(step: Callable[[StepWork], object], works: Iterable[StepWork], *, limit: float) -> float:
+def time_steps(
+    step: Callable[[StepWork], object],
+    works: Iterable[StepWork],
+    *,
+    limit: float,
+    agreed: Callable[[float], float] = lambda seconds: seconds,
+) -> float:
     """Seconds of a training step: the median without the first third, which compiles kernels.
 
-    limit: s; the trial ends then, after at least 4 steps, or 2 that take twice as long.
+    limit: s; the trial ends then, after at least 4 steps, or 2 that take twice as long.  ``agreed``: of the seconds so
+    far on this process those that count on all, so that they take the same number of steps.
     """
     spent: list[float] = []
     start = mark = time.perf_counter()
@@ -89,8 +96,9 @@ def time_steps(step: Callable[[StepWork], object], works: Iterable[StepWork], *,
         step(work)
         now = time.perf_counter()
         spent.append(now - mark)
-        mark = now
-        fewest = _FEWEST if now - start < 2 * limit else _FEWEST_SLOW
-        if len(spent) >= fewest and now - start > limit:
+        passed = agreed(now - start)
+        fewest = _FEWEST if passed < 2 * limit else _FEWEST_SLOW
+        if len(spent) >= fewest and passed > limit:
             break
+        mark = time.perf_counter()
     return statistics.median(spent[max(1, len(spent) // 3) :])

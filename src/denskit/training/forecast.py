@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -230,8 +231,7 @@ def _trial(config: RunConfig, data: LoadedData, group: Processes, say: Say) -> C
         return (group.add(torch.tensor(seconds, dtype=torch.float64, device=group.device)) / group.count).tolist()
 
     with threads_for(trainer.loader.edges, group.device), told_of_compilation(lambda: say(COMPILES)):
-        # all processes must take the same number of steps
-        step = time_steps(trainer.train_step, works, limit=limit if group.count == 1 else float("inf"))
+        step = time_steps(trainer.train_step, works, limit=limit, agreed=lambda seconds: mean(seconds)[0])
         [step] = mean(step)
         judged = int(limit / 2 * config.training.batch_size / step)  # takes about a quarter of the limit each time
         sample = evenly(data.valid or data.train, max(1, min(judged, _JUDGED)))
@@ -242,7 +242,10 @@ def _trial(config: RunConfig, data: LoadedData, group: Processes, say: Say) -> C
     structure, spent = mean(structure, time.perf_counter() - begin)
     valid, test = (0 if source is None else len(source) for source in (data.valid, data.test))
     held = trainer.mixture.held_out
-    return Cost(
+    cost = Cost(
         step=step, structure=structure, train=trainer.mixture.epoch_size, valid=valid, test=test,
         replayed=0 if held is None else len(held), trial=spent, start=start,
     )  # fmt: skip
+    del trainer, works
+    gc.collect()  # model and optimizer are in reference cycles, and would stay in memory beside those of the training
+    return cost

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import ase
@@ -53,7 +53,7 @@ def _given_before(file: object) -> bool:
 def kept(frames: Frames, folder: RunFolder, *, continues: bool) -> Iterator[None]:
     """Write the frames into the run folder; where the block raises they are removed, and the folder is as before.
 
-    Raises ValueError where the run that ``continues`` has other frames.
+    Frames of a start that was killed, which are no data of this run, are removed.  Raises ValueError where the run that ``continues`` has other frames.
     """
     new: list[Path] = []
     for part, given in frames.items():
@@ -67,11 +67,15 @@ def kept(frames: Frames, folder: RunFolder, *, continues: bool) -> Iterator[None
         with atomic_write(path) as temporary:
             temporary.write_text(text, encoding="utf-8")
         new.append(path)
+    for part in PARTS if new else ():
+        if part not in frames:
+            folder.frames(part).unlink(missing_ok=True)
     try:
         yield
     except BaseException:
         for path in new:
-            path.unlink()
+            path.unlink(missing_ok=True)
         if new:
-            new[0].parent.rmdir()
+            with suppress(OSError):  # a file of someone else is there
+                new[0].parent.rmdir()
         raise

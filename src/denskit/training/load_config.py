@@ -196,7 +196,8 @@ def _read(name: str) -> tuple[str, dict[str, Any]]:
         content["output"] = name
         for part in PARTS:
             own = RunFolder(name).frames(part).resolve()
-            if own.is_file():
+            named = (content.get("data") or {}).get(part)
+            if isinstance(named, str) and Path(named).parts[-2:] == own.parts[-2:] and own.is_file():
                 content["data"][part] = str(own)
     return origin, content
 

@@ -165,13 +165,14 @@ class Loader:
     def prefetch(self, first: int, last: int, ahead: int) -> Iterator[StepWork]:
         """The work of steps ``first`` to ``last - 1`` in order, made by threads up to ``ahead`` steps early.
 
+        With more threads than that, each makes one step early.
         An error while making a batch is raised where the batch would have come.
         """
         steps = iter(range(first, last))
         threads = ThreadPoolExecutor(self.threads, thread_name_prefix="denskit-loader")
         coming: deque[Future[StepWork]] = deque()
         try:
-            coming.extend(threads.submit(self.work, step) for step in islice(steps, ahead))
+            coming.extend(threads.submit(self.work, step) for step in islice(steps, max(ahead, self.threads)))
             while coming:
                 work = coming.popleft().result()
                 coming.extend(threads.submit(self.work, step) for step in islice(steps, 1))

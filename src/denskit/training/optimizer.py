@@ -57,6 +57,15 @@ def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     return optimizer.state_dict() if torch.distributed.get_rank() == 0 else {}
 
 
+def load_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Restore a state that :func:`optimizer_state` returned."""
+    optimizer.load_state_dict(state)
+    own = getattr(optimizer, "optim", optimizer)  # of a ZeroRedundancyOptimizer the one that holds this process's share
+    for parameter, values in own.state.items():
+        # it moves the numbers of steps to the CPU, and fused AdamW wants them beside the parameter
+        values |= {name: value.to(parameter.device) for name, value in values.items() if torch.is_tensor(value)}
+
+
 def learning_rates_in_words(optimizer: torch.optim.Optimizer, config: TrainingConfig) -> list[str]:
     """A message where parts of the model learn more slowly than others."""
     if config.layer_decay == 1:

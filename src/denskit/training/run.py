@@ -81,7 +81,7 @@ if hasattr(os, "register_at_fork"):
 def _alone() -> Iterator[None]:
     """One training at a time, since random state and default dtype are the process's; both are as before afterwards.
 
-    (The random state of GPUs only where they were in use before.)  Gradients are on, whatever the caller chose.
+    (Random state and current device of GPUs only where they were in use before.)  Gradients are on, whatever the caller chose.
     Raises ValueError where another thread trains.
     """
     lock = _TRAINING
@@ -91,6 +91,7 @@ def _alone() -> Iterator[None]:
             "other, or each in a process of its own (denskit study, multiprocessing)"
         )
     dtype = torch.get_default_dtype()
+    gpu = torch.cuda.current_device() if torch.cuda.is_initialized() else None
     try:
         gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
         with torch.random.fork_rng(devices=gpus), torch.inference_mode(False), torch.enable_grad():
@@ -98,6 +99,8 @@ def _alone() -> Iterator[None]:
             yield
     finally:
         torch.set_default_dtype(dtype)
+        if gpu is not None:
+            torch.cuda.set_device(gpu)
         lock.release()
 
 
@@ -177,11 +180,11 @@ def _run(
             folder.write_start(trainer.config)
             if splits is not None:
                 splits.save(folder.splits)
-        total = trainer.schedule.total_steps
+        total, rows = trainer.schedule.total_steps, trainer.step - trainer.unjudged  # the last row that is kept
         with (
             threads_for(trainer.loader.edges, trainer.group.device) as threads,
             RunLog(
-                folder, total_steps=total, first_step=trainer.step, silent=not first, progress=progress, on_row=on_row
+                folder, total_steps=total, first_step=rows, silent=not first, progress=progress, on_row=on_row
             ) as log,
         ):
             for line in [*announcement(trainer, changes), threads]:

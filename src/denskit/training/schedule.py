@@ -9,10 +9,10 @@ from denskit.training.settings import Interval, TrainingConfig, parse_interval, 
 
 
 def steps_between(interval: Interval, steps_per_epoch: int) -> float:
-    """Steps from one event with this interval to the next."""
+    """Steps from one event with this interval to the next: at least one."""
     assert interval.unit in ("step", "epoch"), interval
     every = interval.number * (steps_per_epoch if interval.unit == "epoch" else 1)
-    return round(every, 9) or every  # 1.1 epochs of 50 steps are 55 steps
+    return max(1.0, round(every, 9))  # 1.1 epochs of 50 steps are 55 steps
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,12 @@ class Schedule:
             return floor + (config.lr - floor) * (1 + math.cos(math.pi * time / self.length)) / 2
         passed = sum(time >= self._units(parse_interval(milestone)) for milestone in config.milestones)
         return config.lr * config.gamma**passed
+
+    @property
+    def unreached(self) -> list[str]:
+        """Milestones that come after the last step."""
+        last = self._time(self.total_steps - 1)
+        return [milestone for milestone in self.config.milestones if self._units(parse_interval(milestone)) > last]
 
     def _units(self, interval: Interval) -> float:
         """An interval in schedule units; whole steps where these are the unit, rounded down as published."""

@@ -23,6 +23,7 @@ from denskit.models.config import ModelConfig
 from denskit.reading.remote import address_of
 from denskit.settings import OnResume, Seed, Settings
 from denskit.tasks import LossConfig, build_task
+from denskit.training.best_by import require_weight
 from denskit.zoo import PREFIX
 
 _INTERVAL = re.compile(r"(\d+(?:\.\d+)?) ?(step|epoch|minute)s?")
@@ -218,7 +219,7 @@ class TrainingConfig(Settings):
     """Divide the optimizer's state and the averaged weights over the processes: 12 bytes a weight become 12 / processes
     on each, and updated weights are exchanged after each step. For models that do not fit otherwise."""
     prefetch: OnResume[int] = Field(default=4, ge=1)
-    """Batches prepared ahead, in the background."""
+    """Batches prepared ahead, in the background; at least one for each of loader_threads."""
     loader_threads: OnResume[int] = Field(default=1, ge=1)
     """Threads that prepare batches; more than 1 helps where the neighbour list takes longer than a step."""
 
@@ -332,11 +333,8 @@ class RunConfig(Settings):
             )
         self.model.require_degrees(self.model.heads | build_task(self.task).heads)
         self._check_scale()
-        if self.training.best_by == "forces" and self.task.forces_weight == 0:
-            raise ValueError(
-                "task.forces_weight=0, but training.best_by=forces chooses the best weights by forces; set "
-                "training.best_by=energy"
-            )
+        if self.training.best_by == "forces":  # by energies earlier versions trained without their weight
+            require_weight("forces", energy=self.task.energy_weight, forces=self.task.forces_weight)
         return self
 
     def _check_scale(self) -> None:

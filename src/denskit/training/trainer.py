@@ -24,7 +24,7 @@ from denskit.runtime.memory import peak_memory
 from denskit.runtime.processes import Processes
 from denskit.runtime.progress import counted, duration
 from denskit.tasks import build_task
-from denskit.training.best_by import BEST_BY, require_label
+from denskit.training.best_by import BEST_BY, require_label, require_weight
 from denskit.training.budget import TimeBudget, lasting
 from denskit.training.checkpoint import Checkpoint, may_change, save_checkpoint
 from denskit.training.hints import hint_after
@@ -69,6 +69,7 @@ class Trainer:
     group: Processes
     step: int = 0  # steps done
     seconds: float = 0.0  # of training
+    unjudged: bool = False  # the validation after this step is still to come
     messages: list[str] = field(default_factory=list)
     continued: Mapping[str, Any] | None = None  # scaling in the checkpoint (may be empty): :meth:`resume` follows
     inputs: dict[str, str] = field(default_factory=dict)  # content of the training's files, by setting
@@ -76,11 +77,9 @@ class Trainer:
 
     def __post_init__(self) -> None:
         training, device = self.config.training, self.group.device
-        if self.continued is None and training.best_by == "energy" and self.config.task.energy_weight == 0:
-            raise ValueError(
-                "task.energy_weight=0, but training.best_by=energy chooses the best weights by energies; set "
-                "training.best_by=forces"
-            )
+        task = self.config.task
+        if self.continued is None:
+            require_weight(training.best_by, energy=task.energy_weight, forces=task.forces_weight)
         if self.data.valid is not None:
             require_label(training.best_by, evenly(self.data.valid, training.evaluate_structures))
         self.folder = RunFolder(Path(self.config.output))
@@ -130,7 +129,7 @@ class Trainer:
     def resume(self, checkpoint: Checkpoint, changes: Mapping[str, tuple[Any, Any]]) -> None:
         """Take over the state of a checkpoint; ``changes`` of settings since, as (before, now)."""
         self.update.load(checkpoint)
-        self.step, self.seconds = checkpoint.step, checkpoint.seconds
+        self.step, self.seconds, self.unjudged = checkpoint.step, checkpoint.seconds, checkpoint.unjudged
         self.totals.load_state(checkpoint.window)
         self.failure = checkpoint.failure
         about_best = self.models.resume(checkpoint, same_structures="training.evaluate_structures" not in changes)
@@ -168,6 +167,8 @@ class Trainer:
         else:
             self.models.restore_best()
         with self.interrupt, told_of_compilation(lambda: log.say(COMPILES)):
+            if self.unjudged:
+                self._log_due(log)
             while self.step < self.schedule.total_steps:
                 self._run_as_planned(log)
             self._save()
@@ -247,12 +248,11 @@ class Trainer:
         """Evaluate, log and save at their intervals; raise SystemExit after a signal."""
         training, step, total = self.config.training, self.step, self.schedule.total_steps
         log.advance(step)
-        evaluate = step == total or self.schedule.is_due(parse_interval(training.evaluate_every), step)
-        if evaluate or step % training.log_every == 0:
-            self._log_row(log, evaluate)
-        elif (passed := step - self.first) < training.log_every and passed.bit_count() == 1:
-            # steps 1, 2, 4, 8, ...: it runs, and how fast
-            log.say(metrics_line(self._row(self.totals), total, self._seconds_of_validations()))
+        # a batch system may give seconds, less than a validation takes, which is then the first work after a resume
+        judges = self.data.valid is not None or self.mixture.held_out is not None
+        self.unjudged = asked.stop and judges and self._evaluates()
+        if not self.unjudged:
+            self._log_due(log)
         if asked.stop:
             self._save()
             self.group.wait()  # torchrun ends the others when one has left
@@ -265,6 +265,21 @@ class Trainer:
         due = asked.save if interval.unit == "minute" else self.schedule.is_due(interval, step)
         if step < total and due:
             self._save()
+
+    def _evaluates(self) -> bool:
+        """Whether a validation is due after the steps done."""
+        due = self.schedule.is_due(parse_interval(self.config.training.evaluate_every), self.step)
+        return due or self.step == self.schedule.total_steps
+
+    def _log_due(self, log: RunLog) -> None:
+        """The row that is due after the steps done, if one is."""
+        training, step = self.config.training, self.step
+        self.unjudged = False
+        if (evaluate := self._evaluates()) or step % training.log_every == 0:
+            self._log_row(log, evaluate)
+        elif (passed := step - self.first) < training.log_every and passed.bit_count() == 1:
+            # steps 1, 2, 4, 8, ...: it runs, and how fast
+            log.say(metrics_line(self._row(self.totals), self.schedule.total_steps, self._seconds_of_validations()))
 
     def _is_late(self) -> bool:
         """Whether the first process finds that a checkpoint is due by the clock."""
@@ -358,6 +373,7 @@ class Trainer:
             loss_scale=self.update.precision.state(),
             window=self.totals.state(),
             failure=self.failure,
+            unjudged=self.unjudged,
             best=self.models.best,
             seconds=self.seconds,
             num_train=len(self.data.train),

@@ -19,7 +19,14 @@ from denskit.tasks.metrics import Metrics
 from denskit.training.batch_loss import batch_loss
 from denskit.training.checkpoint import Checkpoint
 from denskit.training.loader import StepWork
-from denskit.training.optimizer import Gradients, Precision, WeightAverage, build_optimizer, set_learning_rate
+from denskit.training.optimizer import (
+    Gradients,
+    Precision,
+    WeightAverage,
+    build_optimizer,
+    load_optimizer_state,
+    set_learning_rate,
+)
 from denskit.training.recorded import RecordedBackward, may_record
 from denskit.training.settings import RunConfig
 from denskit.training.starting_model import check_measured
@@ -100,7 +107,7 @@ class WeightUpdate:
     def load(self, checkpoint: Checkpoint) -> None:
         """Take over weights, optimizer, average and loss scale."""
         self.force_field.load_state_dict(checkpoint.weights)
-        self.optimizer.load_state_dict(checkpoint.optimizer)
+        load_optimizer_state(self.optimizer, checkpoint.optimizer)
         if self.average is not None:
             assert checkpoint.average is not None
             self.average.load_state(checkpoint.average)
@@ -129,4 +136,5 @@ class WeightUpdate:
         seed = fold(self.seed, _DROPOUT, step, self.group.rank)
         torch.default_generator.manual_seed(seed)  # torch.manual_seed takes milliseconds for devices that are absent
         if self.group.device.type == "cuda":
-            torch.cuda.manual_seed(seed)
+            with torch.cuda.device(self.group.device):
+                torch.cuda.manual_seed(seed)
