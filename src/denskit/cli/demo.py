@@ -100,6 +100,6 @@ def _verdict(results: dict[str, Any]) -> list[str]:
         f"Forces of unseen structures: {plain:.1f} meV/Å without DeNS, {dens:.1f} with it ({change:+.1f} %).",
         f"DeNS recovers noise from encoded forces with {results['with DeNS']['noise'][NOISE]:.2f} of the error of "
         "predicting none.",
-        "One seed is a sample: five (`denskit study demo`) gave -17 %, from -12 to -22 %. For your data: denskit study "
+        "One seed is a sample: five (`denskit study demo`) gave -9 %, from -6 to -14 %. For your data: denskit study "
         "FILE --question dens",
     ]

@@ -102,10 +102,12 @@ def denoising_with_parity(planned: PlannedTraining) -> str | None:
     """DeNS on few molecules with a model that gives mirror images one energy."""
     if not planned.parity or len(planned.source) > FEW_MOLECULES or not _dens_of_molecules(planned):
         return None
+    if planned.config.model.name != "equiformer" or planned.config.model.forces != "gradient":
+        return None  # others were not measured
     return (
-        "DeNS with model.parity=true: on 50 structures of ethanol 12,000 steps of 4 left a force error of 20.1 meV/Å, "
-        "21.1 without DeNS (one seed; 21.1 with task.coefficient=20, and without parity 26.5 with it and 29.6 without "
-        "DeNS). Other data were not measured: denskit study FILE --question dens"
+        "DeNS with model.parity=true lowered the force errors of 25 structures of ethanol by 9 % [5, 13] (five seeds, "
+        "1,333 epochs), of 50 by 5 and 2 % (two seeds, 1,000 epochs; not with task.coefficient=20). Other data were "
+        "not measured: denskit study FILE --question dens"
     )
 
 
@@ -190,7 +192,11 @@ def _overfitted(row: Mapping[str, float], planned: PlannedTraining) -> str | Non
         "on 100 structures of ethanol, with 8 times, it lowered the force error by 8 % (three seeds); on 50 structures "
         "of alloys, with 1.8 to 2.7 times, it did not"
     )
-    measured = "with model.parity=true it was hardly measured" if planned.parity else without
+    with_parity = (
+        "with model.parity=true it lowered the force errors of 25 structures of ethanol by 9 % [5, 13] (five seeds), "
+        "of 50 by 5 and 2 % (two)"
+    )
+    measured = with_parity if planned.parity else without
     return (
         f"the forces of validation structures have {valid / trained:.0f} times the error of training structures: more "
         f"structures help, and so may task=dens: {measured}. On your data: denskit study FILE --question dens. The "
