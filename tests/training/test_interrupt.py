@@ -17,9 +17,9 @@ import yaml
 from denskit.training.checkpoint import load_checkpoint
 from denskit.training.load_config import RunConfig
 from denskit.training.run import train
+from training.same_runs import assert_same_runs, rows_of
 
 from tolerances import PATIENCE_S
-from training.same_runs import assert_same_runs, rows_of
 
 pytestmark = pytest.mark.one_thread
 SCRIPT = """
