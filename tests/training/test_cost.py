@@ -8,6 +8,7 @@ import time
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +216,18 @@ def test_a_training_keeps_to_its_budget(tiny: Tiny, monkeypatch: pytest.MonkeyPa
     )
     assert rates[4:] == wanted[4:] and len(rates) > 8, "from the correction on, the schedule is that of 20 steps"
     assert "20 steps" in (train(tiny(*settings), resume=True) / "train.log").read_text(encoding="utf-8")
+
+
+def test_a_longer_training_does_not_warm_up_again(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of 6 steps; of 20 it would be 10.  The same command goes on with it."""
+    monkeypatch.setattr(Cost, "steps_of", lambda self, training: 6)
+    monkeypatch.setattr(TimeBudget, "steps_that_fit", lambda self, step, total: 20)
+    config = tiny("training.budget=10 seconds", "training.log_every=1", "training.warmup=0.5")
+    run = train(config)
+    rates = [float(row["lr"]) for row in csv.DictReader((run / "metrics.csv").open(encoding="utf-8"))]
+    assert len(rates) == 20 and all(later < earlier for earlier, later in pairwise(rates[4:]))
+    assert load_config(run).training.warmup == 3
+    train(config, resume=True)
 
 
 def test_a_length_is_corrected_by_the_speed(monkeypatch: pytest.MonkeyPatch) -> None:

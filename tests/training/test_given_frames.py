@@ -33,7 +33,9 @@ def test_the_error_of_a_start_is_not_hidden_by_files_of_others(tmp_path: Path) -
 
 def test_only_frames_that_the_run_names_are_its_data(tiny: Callable[..., RunConfig]) -> None:
     """Where its folder has moved, too."""
-    config = tiny("data.name=file", "data.molecule=null", "data.path=null", "data.train=/before/run/frames/train.extxyz")
+    config = tiny(
+        "data.name=file", "data.molecule=null", "data.path=null", "data.train=/before/run/frames/train.extxyz"
+    )
     folder = RunFolder(config.output)
     folder.write_start(config)
     for part in ("train", "test"):

@@ -19,7 +19,9 @@ def require_weight(best_by: str, *, energy: float, forces: float) -> None:
     if energy == forces == 0:
         cure = f"and task.{other}_weight=0, so nothing can choose them: give one of the two a weight, if a small one"
     by = "energies" if best_by == "energy" else best_by
-    raise ValueError(f"task.{best_by}_weight=0, but training.best_by={best_by} chooses the best weights by {by}; {cure}")
+    raise ValueError(
+        f"task.{best_by}_weight=0, but training.best_by={best_by} chooses the best weights by {by}; {cure}"
+    )
 
 
 def require_label(best_by: str, valid: Source) -> None:

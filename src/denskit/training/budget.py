@@ -11,7 +11,7 @@ _EVERY, _OFF = 0.1, 0.05  # of the time: between looks at the length, what it ma
 
 
 def lasting(config: RunConfig, length: dict[str, Any]) -> RunConfig:
-    """The run with another length of its training."""
+    """The run with another length of its training, and perhaps of its warm-up."""
     training = config.training.model_dump() | dict.fromkeys(LENGTHS) | length
     return config.model_copy(update={"training": type(config.training).model_validate(training)})
 

@@ -159,6 +159,9 @@ def _as_begun(config: RunConfig, data: LoadedData, checkpoint: Checkpoint) -> tu
 def _of_the_same_length(config: RunConfig, said: list[str], checkpoint: Checkpoint) -> tuple[RunConfig, list[str]]:
     before = checkpoint.config["training"]
     known = {name: before[name] for name in ("epochs", "max_steps")}
+    given, begun = config.training.warmup, before["warmup"]
+    if not isinstance(given, str) and not isinstance(begun, str) and 0 < given < 1 <= begun:
+        known["warmup"] = begun  # the share that was given, of the length that was planned at first
     asked = f"training.budget={config.training.budget} is not used when a training continues"
     kept = ", ".join(f"training.{name}={value}" for name, value in known.items() if value is not None)
     return lasting(config, known), [*said, f"{asked}: it keeps {kept}, and training.max_steps=N lengthens it"]

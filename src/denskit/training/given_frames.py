@@ -53,7 +53,8 @@ def _given_before(file: object) -> bool:
 def kept(frames: Frames, folder: RunFolder, *, continues: bool) -> Iterator[None]:
     """Write the frames into the run folder; where the block raises they are removed, and the folder is as before.
 
-    Frames of a start that was killed, which are no data of this run, are removed.  Raises ValueError where the run that ``continues`` has other frames.
+    Frames of a start that was killed, which are no data of this run, are removed.  Raises ValueError where the run that
+    ``continues`` has other frames.
     """
     new: list[Path] = []
     for part, given in frames.items():

@@ -81,8 +81,8 @@ if hasattr(os, "register_at_fork"):
 def _alone() -> Iterator[None]:
     """One training at a time, since random state and default dtype are the process's; both are as before afterwards.
 
-    (Random state and current device of GPUs only where they were in use before.)  Gradients are on, whatever the caller chose.
-    Raises ValueError where another thread trains.
+    (Random state and current device of GPUs only where they were in use before.)  Gradients are on, whatever the caller
+    chose.  Raises ValueError where another thread trains.
     """
     lock = _TRAINING
     if not lock.acquire(blocking=False):

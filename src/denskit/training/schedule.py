@@ -56,6 +56,11 @@ class Schedule:
             return self._units(parse_interval(warmup))
         return warmup if warmup >= 1 else warmup * self.length
 
+    @property
+    def warms_for_a_share(self) -> bool:
+        """Whether the warm-up is a share of the training, and so of another length in a longer one."""
+        return not isinstance(self.config.warmup, str) and 0 < self.config.warmup < 1
+
     def is_warm(self, step: int) -> bool:
         """Whether the warm-up is over before a step (from 0)."""
         return self._time(step) >= self.warmup

@@ -67,7 +67,8 @@ def places_seen(folder: RunFolder, splits: Splits | None, part: str, judged: Sou
     """Places in ``judged`` of structures that a run has learned from, or was chosen by where they are a test.
 
     ``splits``: that ``judged`` is the ``part`` of, "valid" or "test"; None where each part is a file of its own.
-    Where it has no such part, ``judged`` is a file of its own, too.  Of one file its frames are compared, of files in memory geometries; None where neither can be.
+    Where it has no such part, ``judged`` is a file of its own, too.  Of one file its frames are compared, of files in
+    memory geometries; None where neither can be.
     """
     own = folder.divided()
     divides = splits is not None and len(getattr(splits, part)) == len(judged)

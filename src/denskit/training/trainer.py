@@ -331,7 +331,10 @@ class Trainer:
             return
         log.say(f"training.budget={self.budget.text}: {fits:,} instead of {total:,} steps, at the present speed")
         log.lasts(fits)
-        self.config = lasting(self.config, {"max_steps": fits})
+        length: dict[str, Any] = {"max_steps": fits}
+        if self.schedule.warms_for_a_share:  # the warm-up is over, and is not to begin again
+            length["warmup"] = max(1.0, self.schedule.warmup)  # one step or epoch, where it was a part of it
+        self.config = lasting(self.config, length)
         self.schedule = replace(self.schedule, config=self.config.training)
         self.loader = replace(self.loader, schedule=self.schedule)
         self._save_state()  # before the settings in the folder: a run that continues has the length of its checkpoint
