@@ -15,7 +15,9 @@ from denskit.data.periodicity import MAY_CLOSE, has_vacuum
 from denskit.data.writing import names_of, plain
 from denskit.files import write_json
 from denskit.reading.documents import read_json
+from denskit.runtime.memory import out_of_memory
 from denskit.runtime.progress import Report, counted, unreported
+from denskit.runtime.warning import first_line
 from denskit.runtime.work_folder import WorkFolder, append_line, whole_lines
 from denskit.simulation.crystals.conductivity import (
     Conductivity,
@@ -35,6 +37,10 @@ from denskit.simulation.structures import has_own_masses, masses_of, note_of_mas
 
 MARKER, PROPERTIES, HEAT = "crystals.json", "crystals.jsonl", "conductivity_{}.npz"
 CUBIC = ("cubic_C11_GPa", "cubic_C12_GPa", "cubic_C44_GPa")
+OUT_OF_MEMORY = (
+    "out of memory with crystal {}. Continue with --resume (in Python resume=True), which tries it again, with more "
+    "free memory; or without it, with smaller supercells. (The system said: {})"
+)
 SLAB = f"warning: {MAY_CLOSE}, and volume and moduli mean little"
 
 
@@ -68,7 +74,8 @@ def measure_into(
 
     A crystal with a property that cannot be measured has an "error" in its line, beside those found before.  Raises
     ValueError for a folder with other work, FileNotFoundError for a crystal without a reference, and ValueError for a
-    reference without modes or a mass that is not positive, all before the first crystal.
+    reference without modes or a mass that is not positive, all before the first crystal; ValueError where memory runs
+    out.
     """
     if heat and reference is not None:
         _require_references(reference, len(source))
@@ -106,7 +113,9 @@ def measure_into(
                     tell = _tell(progress, index, len(source))
                     for part in _heat(potential, given, crystal, settings, own, index, folder, reference, tell):
                         found |= part
-            except (ValueError, RuntimeError, ArithmeticError, spglib_error()) as error:  # of phonopy, phono3py, too
+            except (ValueError, RuntimeError, ArithmeticError, MemoryError, spglib_error()) as error:  # phonopy's, too
+                if out_of_memory(error):  # without a line, so that the crystal is tried again
+                    raise ValueError(OUT_OF_MEMORY.format(index, first_line(error))) from error
                 found["error"] = str(error)
             append_line(folder / PROPERTIES, {**_head(source, index, names[index]), **found})
             progress(index + 1, f"{index + 1} of {len(source)} crystals", len(source))
