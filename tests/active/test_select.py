@@ -201,6 +201,16 @@ def test_features_do_not_depend_on_the_batch() -> None:
         assert float((whole[0] - whole[1]).norm()) > 1e-3
 
 
+def test_features_do_not_depend_on_the_place() -> None:
+    """In float32, too, and far from the origin."""
+    model = trained().float()
+    frames = rattled(1, 0.05)
+    moved = [frame.copy() for frame in frames]
+    moved[0].positions += 1e5
+    here, there = (look_at(given, Potential(model), 8, torch.tensor([1, 6, 8])).features for given in (frames, moved))
+    torch.testing.assert_close(there, here, rtol=0, atol=1e-5 * float(here.abs().max()))
+
+
 def test_files_keep_their_fields_and_are_not_replaced(tmp_path: Path) -> None:
     pool = tmp_path / "pool.extxyz"
     ase.io.write(pool, rattled(5, 0.1))

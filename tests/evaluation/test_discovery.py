@@ -17,8 +17,11 @@ from ase.phasediagram import PhaseDiagram
 
 from cli_calls import denskit
 from denskit.cli.discovery import _print
+from denskit.data import DataConfig
 from denskit.data.frames import structures_of
+from denskit.data.loading import read_file
 from denskit.evaluation.convex_hull import ConvexHull
+from denskit.evaluation.discovery import Materials
 from denskit.evaluation.stability_metrics import stability_metrics
 
 from trained import TRAINED
@@ -209,6 +212,17 @@ def test_known_distances_from_the_hull_need_no_hull(tmp_path: Path) -> None:
     code, _, said = _run("--discovery", tmp_path / "without.extxyz", "-o", tmp_path / "no_energies")
     assert code == 0, said
     assert "of 2 materials 2 have e_above_hull and 0 a reference energy, none both; give" in " ".join(said.split())
+
+
+def test_a_material_may_be_called_0(tmp_path: Path) -> None:
+    """In any order: it is not the place in the file."""
+    frames = [bulk("Cu"), bulk("Au")]
+    for name, atoms in zip((1, 0), frames, strict=True):
+        atoms.info["material_id"] = name
+    file = tmp_path / "numbers.extxyz"
+    ase.io.write(file, frames)
+    source, _ = read_file(file, DataConfig(missing="mask"))
+    assert Materials(source, file).names == ["1", "0"]
 
 
 def test_mistakes_are_told_before_the_first_move(tmp_path: Path, files: dict[str, Path]) -> None:

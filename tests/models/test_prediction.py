@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import threading
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -63,3 +66,27 @@ def test_predictions_far_from_the_origin_are_as_good(systems: dict[str, System])
         (_, here), (_, there) = prediction.predict_each(force_field, source, 2)
         assert there["energy"] == pytest.approx(here["energy"], abs=1e-4)
         np.testing.assert_allclose(there["forces"], here["forces"], atol=1e-4 * np.abs(here["forces"]).max())
+
+
+def test_threads_that_predict_leave_a_model_in_training(systems: dict[str, System]) -> None:
+    """The second begins while the first computes, and ends after it.  Copies have locks of their own."""
+    model = build("envelope", torch.float64).train()
+    batch = batch_of([systems["ethanol"]], model)
+    forward, begun = model.forward, threading.Semaphore(0)
+
+    def slow(*given: Any, **more: Any) -> dict[str, torch.Tensor]:
+        begun.release()
+        time.sleep(0.2)
+        return forward(*given, **more)
+
+    model.forward = slow  # type: ignore[method-assign]
+    first, second = (threading.Thread(target=model.predict, args=(batch,)) for _ in range(2))
+    first.start()
+    begun.acquire()
+    second.start()
+    first.join()
+    second.join()
+    assert all(module.training for module in model.modules())
+    del model.forward
+    copied = copy.deepcopy(model)
+    assert torch.equal(copied.predict(batch)["energy"], model.predict(batch)["energy"])

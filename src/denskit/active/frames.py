@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import ase
@@ -141,6 +141,9 @@ def _last_layer(model: ForceField, batch: Batch) -> Tensor:
     """Invariant features [N, C] of the last layer, which the energy head reads."""
     model.scaling.check_elements(batch.atomic_numbers)
     parameter = next(model.parameters())
-    ready = model.config.with_neighbors(batch.to(parameter.device, parameter.dtype))
+    # relative to the first atoms, as in Potential: in float32, positions far from the origin lose digits
+    first = batch.positions[batch.first_atoms][batch.system_index]
+    near = replace(batch, positions=batch.positions - first)
+    ready = model.config.with_neighbors(near.to(parameter.device, parameter.dtype))
     with torch.no_grad():
         return model.backbone(ready, l_out=0, execution=model.execution).nodes[0][:, 0]

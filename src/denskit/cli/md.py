@@ -39,9 +39,6 @@ Compile = Annotated[
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print time, memory and disk space, from a trial of some steps, and stop.")
 ]
-_ACTS_WITH = {
-    "relaxation_time": ("nvt",), "friction": ("langevin", "npt"), "pressure": ("npt",), "pressure_time": ("npt",)
-}  # fmt: skip
 Rotation = Annotated[
     bool | None,
     typer.Option(
@@ -135,9 +132,11 @@ def md(
 
 def _acting(ensemble: str, **given: float | None) -> dict[str, Any]:
     """The options that were given.  Raises ValueError for one that the ensemble does not use."""
+    from denskit.simulation.dynamics.settings import ACTS_WITH
+
     for name, value in given.items():
-        if value is not None and ensemble not in _ACTS_WITH[name]:
-            wanted = " and ".join(_ACTS_WITH[name])
+        if value is not None and ensemble not in ACTS_WITH[name]:
+            wanted = " and ".join(ACTS_WITH[name])
             raise ValueError(f"--{name.replace('_', '-')} acts with --ensemble {wanted} only, not with {ensemble}")
     return {name: value for name, value in given.items() if value is not None}
 

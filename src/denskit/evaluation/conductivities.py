@@ -5,7 +5,6 @@ Conductivities and errors are those of ``denskit crystal --conductivity --refere
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,11 +12,10 @@ from typing import Any
 
 from denskit.data.base import Source
 from denskit.data.writing import Originals
-from denskit.files import sha256_of
 from denskit.runtime.progress import Report
 from denskit.simulation.crystals import CrystalSettings
 from denskit.simulation.crystals.conductivity import WORST
-from denskit.simulation.crystals.folder import HEAT, measure_into, require_conductivities
+from denskit.simulation.crystals.folder import measure_into, require_conductivities
 from denskit.simulation.potential import EnergyAndForces
 
 ERRORS = ("kappa_SRME", "kappa_SRE")
@@ -39,11 +37,6 @@ class KnownConductivities:
         """Raises FileNotFoundError, ValueError naming the reference, and ModuleNotFoundError without phono3py."""
         require_conductivities(self.references, self.source, self.settings)
 
-    def record(self) -> dict[str, Any]:
-        """``origin``, and the content of the references, with which a judgement that is resumed must begin."""
-        content = [sha256_of(self.references / HEAT.format(index)) for index in range(len(self.source))]
-        return {**self.origin, "references_sha256": hashlib.sha256("".join(content).encode()).hexdigest()}
-
 
 def judge_conductivities(
     folder: Path, known: KnownConductivities, *, resume: bool, say: Callable[[str], None], stop: Callable[[], bool],
@@ -57,7 +50,7 @@ def judge_conductivities(
     """
     found = measure_into(
         folder, known.potential, known.source, known.settings, moduli=False, heat=True, reference=known.references,
-        origin=known.record(), original=Originals(known.file, known.source), resume=resume,
+        origin=known.origin, original=Originals(known.file, known.source), resume=resume,
         say=say, stop=stop, progress=progress,
     )  # fmt: skip
     if found is None:

@@ -192,7 +192,8 @@ def _by_name(source: Source, file: Path) -> dict[str, ase.Atoms]:
     original, named = Originals(file, source), dict[str, ase.Atoms]()
     for place, system in enumerate(source):
         info = original(system).info
-        name = str(info.get(NAME) or system.sid or place)
+        given = info.get(NAME)
+        name = str((system.sid or place) if given is None or given == "" else given)  # 0 is a name
         if name in named:
             raise ValueError(f"{file}: two structures have the {NAME} {name}; results would be mixed up")
         named[name] = plain(system)

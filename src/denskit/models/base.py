@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -163,7 +164,15 @@ class ForceField(nn.Module):
         self.separation = Separation(self.config.cutoff)
         self.execution = DEFAULT
         self.new_elements: tuple[int, ...] = ()  # atomic numbers that fine-tuning adds to those of the trained model
+        self._predicting = threading.RLock()  # held while predict has the modules in evaluation mode
         self.companion: nn.Module | None = None  # of a task: trained with the model, and in no model file
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_predicting"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._predicting = threading.RLock()
 
     @property
     def cutoff(self) -> float:
@@ -298,7 +307,7 @@ class ForceField(nn.Module):
         return value
 
     def predict(self, batch: Batch, outputs: tuple[str, ...] | None = None) -> dict[str, Tensor]:
-        """Predict in eV, eV/Å and eV/Å^3, without a second-order graph and without noise.
+        """Predict in eV, eV/Å and eV/Å^3, without a second-order graph and without noise.  Threads take turns.
 
         Args:
             batch: in the dtype of the weights; neighbours are built where it has none.
@@ -323,14 +332,15 @@ class ForceField(nn.Module):
         if batch.edges is None:
             batch = self.config.with_neighbors(batch)
         wanted = self.physical_outputs() if outputs is None else outputs
-        modes = [(module, module.training) for module in self.modules()]
-        self.eval()
-        try:
-            with few_threads(batch.num_edges, batch.positions.device):
-                out = self(batch, outputs=(*wanted, "energies"))
-        finally:
-            for module, training in modes:
-                module.training = training
+        with self._predicting:  # another thread would take the evaluation mode of this one for the mode to restore
+            modes = [(module, module.training) for module in self.modules()]
+            self.eval()
+            try:
+                with few_threads(batch.num_edges, batch.positions.device):
+                    out = self(batch, outputs=(*wanted, "energies"))
+            finally:
+                for module, training in modes:
+                    module.training = training
         physical = self.scaling.unscale(batch, {name: value.detach() for name, value in out.items()})
         # added in float64: in float32 the sum over thousands of atoms loses meV
         physical["energy"] = batch.sum_over_atoms(physical["energies"])

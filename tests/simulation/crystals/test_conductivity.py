@@ -85,6 +85,28 @@ def test_missing_references_are_told_before_the_first_crystal(tmp_path: Path) ->
     assert not (tmp_path / "out").exists()
 
 
+def test_other_references_are_other_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also none, and a mesh that was given, though it is the default."""
+    monkeypatch.setattr("denskit.simulation.crystals.folder._heat", lambda *given: [{}])
+    source, _ = structures_of([bulk("Ti", "hcp", a=2.1, c=3.43)])
+    for name, modes in (("one", 1.0), ("other", 2.0)):
+        (tmp_path / name).mkdir()
+        _modes([[modes]], [1]).save(tmp_path / name / "conductivity_0.npz")
+
+    def measure(reference: str | None, **given: float) -> None:
+        settings = CrystalSettings(fmax=1e-5, **given)
+        place = None if reference is None else tmp_path / reference
+        measure_into(tmp_path / "out", MORSE, source, settings, moduli=False, heat=True, reference=place, resume=True)
+
+    measure("one")
+    measure("one")
+    for other in ("other", None):
+        with pytest.raises(ValueError, match="references_sha256: sha256 .* then, .* now"):
+            measure(other)
+    with pytest.raises(ValueError, match="given: None then, mesh now"):
+        measure("one", mesh=CrystalSettings().mesh)
+
+
 def test_mesh_and_supercells_are_those_of_the_reference(tmp_path: Path) -> None:
     """By its lengths a smaller crystal has another mesh, and then other modes."""
     pytest.importorskip("phono3py", reason="phono3py (extra conductivity) is not installed")

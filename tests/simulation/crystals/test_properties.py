@@ -170,6 +170,26 @@ def test_an_error_of_spglib_does_not_end_the_other_crystals(tmp_path: Path, monk
     assert [one.get("error") for one in found] == [None, "too close distance between atoms", None]
 
 
+class WithoutMemory(Morse):
+    def __call__(self, batch: Batch) -> Evaluation:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+def test_a_crystal_that_ran_out_of_memory_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def in_supercells(potential: Morse, crystal: System, settings: CrystalSettings) -> Elasticity:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    copper = _system(bulk("Cu", a=3.0))
+    with pytest.raises(ValueError, match="out of memory with crystal 0. Continue with --resume"):
+        measure_into(tmp_path, WithoutMemory(stress=True), [copper], SETTINGS)
+    with monkeypatch.context() as patch:
+        patch.setattr("denskit.simulation.crystals.folder.elastic_constants", in_supercells)
+        with pytest.raises(ValueError, match="The system said: CUDA out of memory"):
+            measure_into(tmp_path, MORSE, [copper], SETTINGS, resume=True)
+    (found,) = measure_into(tmp_path, MORSE, [copper], SETTINGS, resume=True) or [{}]
+    assert "error" not in found and found["bulk_modulus_GPa"] > 0
+
+
 def test_phonons_of_a_left_handed_cell(crystal: System) -> None:
     """The same crystal with two lattice vectors exchanged."""
     pytest.importorskip("phonopy")

@@ -17,7 +17,7 @@ from denskit.batch import Batch
 from denskit.simulation.calculator import DenskitCalculator
 from denskit.simulation.dynamics import BrokenSystems, Dynamics, DynamicsSettings, State
 from denskit.simulation.dynamics.momenta import kinetic_energy, masses_of
-from denskit.simulation.potential import Potential
+from denskit.simulation.potential import Evaluation, Potential
 from denskit.simulation.structures import batch_of
 from denskit.units import AMU, BOLTZMANN
 from simulation.springs import Springs
@@ -26,6 +26,8 @@ from tolerances import SAME_MOTION64
 from trained import trained
 
 TETRAHEDRON = ase.Atoms("CHON", positions=1.5 / 8**0.5 * np.array([[1, 1, 1], [1, -1, -1], [-1, 1, -1], [-1, -1, 1]]))
+
+BATHS = {"nvt": {"relaxation_time": 10.0}, "langevin": {"friction": 0.1}}  # that act fast
 
 
 def molecules(count: int, atoms: ase.Atoms = TETRAHEDRON) -> Batch:
@@ -50,6 +52,16 @@ def energy_error(dynamics: Dynamics, state: State, steps: int) -> float:
         state = dynamics.step(state)
         changes.append(dynamics.conserved(state) - start)
     return float(torch.stack(changes).square().mean().sqrt())
+
+
+@pytest.mark.parametrize(
+    ("ensemble", "idle"), [("nvt", "pressure"), ("nvt", "friction"), ("nve", "relaxation_time"), ("langevin", "links")]
+)
+def test_settings_that_the_ensemble_does_not_use_are_refused(ensemble: str, idle: str) -> None:
+    with pytest.raises(ValueError, match=f"{idle}=7 acts with ensemble .* only, not with {ensemble}"):
+        settings(ensemble=ensemble, **{idle: 7})
+    usual = settings(ensemble=ensemble)
+    assert DynamicsSettings.model_validate(usual.model_dump(mode="json")) == usual, "as a restart file has them"
 
 
 @pytest.mark.parametrize("ensemble", ["nve", "nvt", "langevin"])
@@ -93,7 +105,7 @@ def test_temperature_has_the_canonical_mean_and_variance(ensemble: str) -> None:
 
     The statistical errors are 0.5% and 1.5%, and the time step takes 3% of the variance.
     """
-    chosen = settings(ensemble=ensemble, temperature=400.0, timestep=0.5, relaxation_time=10.0, friction=0.1)
+    chosen = settings(ensemble=ensemble, temperature=400.0, timestep=0.5, **BATHS[ensemble])
     dynamics = Dynamics(Springs(), chosen)
     state = stepped(dynamics, dynamics.start(molecules(300)), 200)
     found = []
@@ -119,7 +131,7 @@ def test_a_models_temperature_has_the_canonical_mean_and_variance(ensemble: str,
     atoms = molecule("H2O")
     atoms.calc = DenskitCalculator(model)
     assert BFGS(atoms, logfile=None).run(fmax=0.01, steps=200)
-    chosen = settings(ensemble=ensemble, relaxation_time=10.0, friction=0.1, rotation=True)
+    chosen = settings(ensemble=ensemble, rotation=True, **BATHS[ensemble])
     dynamics = Dynamics(Potential(model), chosen)
     state = stepped(dynamics, dynamics.start(molecules(64, atoms)), 100)
     assert state.freedom.tolist() == [freedom] * 64
@@ -130,6 +142,28 @@ def test_a_models_temperature_has_the_canonical_mean_and_variance(ensemble: str,
     temperature = torch.stack(found)
     assert float(temperature.mean()) == pytest.approx(300, rel=0.1)
     assert float(temperature.var()) == pytest.approx(2 * 300**2 / freedom, rel=0.45)
+
+
+class Pushed(Springs):
+    """As a model with direct forces, which do not sum to 0."""
+
+    direct_forces = True
+
+    def __call__(self, batch: Batch) -> Evaluation:
+        found = super().__call__(batch)
+        return replace(found, forces=found.forces + torch.tensor([0.05, 0.0, 0.0], dtype=torch.float64))
+
+
+@pytest.mark.parametrize("ensemble", ["nve", "nvt"])
+def test_direct_forces_do_not_accelerate_the_centre_of_mass(ensemble: str) -> None:
+    dynamics = Dynamics(Pushed(), settings(ensemble=ensemble))
+    batch = molecules(3)
+    held = replace(batch, fixed=torch.arange(12) == 5)  # the second is not free to move as a whole
+    state = stepped(dynamics, dynamics.start(held), 200)
+    total = state.batch.sum_over_atoms(state.momenta)
+    assert float(total[[0, 2]].abs().max()) < 1e-12
+    assert float(total[1].abs().max()) > 1e-3
+    assert float(state.forces.sum(0)[0]) == pytest.approx(12 * 0.05), "those of the model are written"
 
 
 def test_a_nose_hoover_chain_keeps_momentum_and_what_it_conserves() -> None:

@@ -103,9 +103,11 @@ def test_first_frames_of_relaxations() -> None:
         return replace(slab(sid), fid=fid, energy=energy, positions=slab(sid).positions + fid)
 
     mixed = [frame("a", 2, -2.0), frame("b", 0, -5.0), frame("a", 0, 0.0), frame("b", 9, -6.0), frame("a", 1, -1.0)]
+    mixed = [replace(system, index=place) for place, system in enumerate(mixed)]
     first = first_frames(mixed)
-    assert [(system.sid, system.fid, system.relaxed_energy) for system in first] == [("a", 0, -2.0), ("b", 0, -6.0)]
-    np.testing.assert_array_equal(first[0].relaxed_positions, mixed[0].positions)
+    assert [(system.sid, system.fid, system.relaxed_energy) for system in first] == [("b", 0, -6.0), ("a", 0, -2.0)]
+    assert [system.index for system in first] == [1, 2], "in the order of the file, which is read once"
+    np.testing.assert_array_equal(first[1].relaxed_positions, mixed[0].positions)
     with pytest.raises(ValueError, match="no sid or no fid"):
         first_frames([slab("a")])
 

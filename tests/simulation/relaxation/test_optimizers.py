@@ -14,7 +14,7 @@ from ase.build import bulk
 from ase.filters import FrechetCellFilter
 
 from denskit.simulation.relaxation import PROTOCOLS, RelaxationSettings, Relaxer
-from denskit.simulation.relaxation.cells import CellRelaxation
+from denskit.simulation.relaxation.cells import VOIGT, CellRelaxation
 from denskit.simulation.relaxation.optimizers import FIRE, LBFGS
 from denskit.simulation.relaxation.results import Snapshot
 from simulation.morse import Morse, MorseCalculator, cluster, system_of
@@ -163,6 +163,17 @@ def test_a_relaxed_cell_has_no_stress_but_the_pressure() -> None:
 def test_unknown_strain_is_refused() -> None:
     with pytest.raises(ValueError, match="no strain is called .xz2."):
         CellRelaxation.from_name("xx,xz2")
+    for strains in (("XX", "yz"), ("zx",), ("xx", "yz ")):
+        with pytest.raises(ValueError, match=r"no strain is called '(XX|zx|yz )'"):
+            CellRelaxation(strains=strains)
+    with pytest.raises(ValueError, match="strains"):
+        CellRelaxation(strains=())
+
+
+def test_hydrostatic_relaxations_have_all_strains() -> None:
+    with pytest.raises(ValueError, match="hydrostatic relaxes the volume alone, not the strains xx"):
+        CellRelaxation(hydrostatic=True, strains=("xx",))
+    assert CellRelaxation(hydrostatic=True).strains == CellRelaxation(hydrostatic=True, strains=VOIGT).strains
 
 
 def test_dot_ignores_other_systems() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -13,9 +14,11 @@ import numpy as np
 from denskit.batch import System
 from denskit.data.periodicity import MAY_CLOSE, has_vacuum
 from denskit.data.writing import names_of, plain
-from denskit.files import write_json
+from denskit.files import sha256_of, write_json
 from denskit.reading.documents import read_json
+from denskit.runtime.memory import out_of_memory
 from denskit.runtime.progress import Report, counted, unreported
+from denskit.runtime.warning import first_line
 from denskit.runtime.work_folder import WorkFolder, append_line, whole_lines
 from denskit.simulation.crystals.conductivity import (
     Conductivity,
@@ -35,6 +38,11 @@ from denskit.simulation.structures import has_own_masses, masses_of, note_of_mas
 
 MARKER, PROPERTIES, HEAT = "crystals.json", "crystals.jsonl", "conductivity_{}.npz"
 CUBIC = ("cubic_C11_GPa", "cubic_C12_GPa", "cubic_C44_GPa")
+OF_REFERENCE = {"mesh", "supercell", "triplet_supercell"}  # settings that a reference has, too
+OUT_OF_MEMORY = (
+    "out of memory with crystal {}. Continue with --resume (in Python resume=True), which tries it again, with more "
+    "free memory; or without it, with smaller supercells. (The system said: {})"
+)
 SLAB = f"warning: {MAY_CLOSE}, and volume and moduli mean little"
 
 
@@ -62,13 +70,15 @@ def measure_into(
     conductivity.  The folder gets ``crystals.jsonl``, ``phonopy_INDEX.yaml`` with the force constants, and
     ``conductivity_INDEX.npz``; such files in ``reference``, of the same crystals, give mesh and supercells, too.
 
-    ``origin``: plain JSON about model and file, kept with the settings; on resume all but "models" must be the same.
+    ``origin``: plain JSON about model and file, kept with the settings; on resume all but "models" must be the same,
+    as must the content of the references.
     ``original`` gives each crystal with the fields that may name it, and its masses; called in ascending order.
     ``stop`` is asked before each crystal, ``progress`` called after each crystal and supercell of a conductivity.
 
     A crystal with a property that cannot be measured has an "error" in its line, beside those found before.  Raises
     ValueError for a folder with other work, FileNotFoundError for a crystal without a reference, and ValueError for a
-    reference without modes or a mass that is not positive, all before the first crystal.
+    reference without modes or a mass that is not positive, all before the first crystal; ValueError where memory runs
+    out.
     """
     if heat and reference is not None:
         _require_references(reference, len(source))
@@ -80,6 +90,7 @@ def measure_into(
         "conductivity": heat,
         "crystals": len(source),
         **({} if moduli else {"moduli": False}),
+        **(_compared(reference, len(source), settings) if heat and reference is not None else {}),
         **(origin or {}),
     }
     with work.opened(resume=resume) as continues:
@@ -106,7 +117,9 @@ def measure_into(
                     tell = _tell(progress, index, len(source))
                     for part in _heat(potential, given, crystal, settings, own, index, folder, reference, tell):
                         found |= part
-            except (ValueError, RuntimeError, ArithmeticError, spglib_error()) as error:  # of phonopy, phono3py, too
+            except (ValueError, RuntimeError, ArithmeticError, MemoryError, spglib_error()) as error:  # phonopy's, too
+                if out_of_memory(error):  # without a line, so that the crystal is tried again
+                    raise ValueError(OUT_OF_MEMORY.format(index, first_line(error))) from error
                 found["error"] = str(error)
             append_line(folder / PROPERTIES, {**_head(source, index, names[index]), **found})
             progress(index + 1, f"{index + 1} of {len(source)} crystals", len(source))
@@ -152,6 +165,15 @@ def _require_references(folder: Path, crystals: int) -> None:
         raise FileNotFoundError(f"no {missing[0]} in the folder of references {folder}")
     for file in files:
         Conductivity.load(file)
+
+
+def _compared(reference: Path, crystals: int, settings: CrystalSettings) -> dict[str, Any]:
+    """The content of the references, and the settings that were given: they are used in the place of the reference's
+    own, also where they equal the defaults."""
+    content = "".join(sha256_of(reference / HEAT.format(index)) for index in range(crystals))
+    given = sorted(OF_REFERENCE & settings.model_fields_set)
+    digest = hashlib.sha256(content.encode()).hexdigest()
+    return {"references_sha256": digest, **({"given": ", ".join(given)} if given else {})}
 
 
 def properties_in(folder: Path) -> Iterator[dict[str, Any]]:

@@ -49,7 +49,7 @@ def relaxed_crystal(potential: EnergyAndForces, system: System, settings: Crysta
     """The crystal with relaxed atoms and cell.  Fixed atoms are released: properties are those of a minimum.
 
     Raises ValueError for a structure that is not periodic in three directions, where it does not converge, and where
-    the potential does not hold it together.
+    the potential does not hold it together; MemoryError where memory does not suffice.
     """
     if found := not_a_crystal(system.pbc):
         raise ValueError(f"{found}, so it has no volume; properties of crystals want three periodic directions")
@@ -73,7 +73,7 @@ def strained(system: System, strain: np.ndarray) -> System:
 def relaxed_at_fixed_cells(
     potential: EnergyAndForces, systems: Sequence[System], settings: CrystalSettings
 ) -> list[Relaxed]:
-    """The crystals with relaxed atoms, in one batch.  Raises ValueError where one does not converge."""
+    """The crystals with relaxed atoms, in one batch.  Raises as :func:`relaxed_crystal`."""
     return _relaxed(potential, systems, settings, None)
 
 
@@ -85,6 +85,8 @@ def _relaxed(
     for result in results:
         if result.status == "refused":
             raise ValueError(result.message)
+        if result.status == "out_of_memory":  # says nothing about the crystal
+            raise MemoryError(result.message)
         if result.status != "converged":
             why = result.message or f"forces of {result.fmax:.2g} eV/Å are left after {result.moves} moves"
             raise ValueError(f"the relaxation of the crystal did not converge to {settings.fmax:g} eV/Å: {why}")

@@ -11,7 +11,13 @@ from torch import Tensor
 from denskit.batch import Batch
 from denskit.random import keys_for
 from denskit.simulation.dynamics.barostat import StochasticCell, bulk_modulus
-from denskit.simulation.dynamics.momenta import degrees_of_freedom, kinetic_energy, masses_of, thermal_momenta
+from denskit.simulation.dynamics.momenta import (
+    degrees_of_freedom,
+    kinetic_energy,
+    masses_of,
+    thermal_momenta,
+    without_total,
+)
 from denskit.simulation.dynamics.settings import DynamicsSettings
 from denskit.simulation.dynamics.thermostats import LangevinBath, NoseHooverChain
 from denskit.simulation.potential import EnergyAndForces
@@ -85,13 +91,17 @@ class Dynamics:
     """Integrates states: velocity Verlet, alone or between half steps of a Nosé-Hoover chain, or BAOAB for Langevin.
 
     In npt the cell is rescaled in the middle of BAOAB, by the pressure at the beginning of the step.  Fixed atoms do
-    not move.  Random numbers depend on (seed, replica, step) alone, so replicas do what each would do alone.
+    not move.  Direct forces need not sum to 0: where the total momentum counts as 0 (nve, nvt), their sum does not
+    accelerate systems without fixed atoms.  Random numbers depend on (seed, replica, step) alone, so replicas do what
+    each would do alone.
     """
 
     def __init__(self, potential: EnergyAndForces, settings: DynamicsSettings) -> None:
         self.potential = potential
         self.settings = settings
         self._baths: tuple[Tensor, LangevinBath, StochasticCell] | None = None  # for these replicas
+        direct = getattr(potential, "direct_forces", False)  # a formula has forces that sum to 0
+        self._balanced = direct and settings.ensemble in ("nve", "nvt")
         if settings.ensemble == "npt" and not potential.stress:
             raise ValueError("constant pressure needs the stress: make the potential with stress=True")
 
@@ -156,13 +166,13 @@ class Dynamics:
 
     def _verlet(self, state: State) -> State:
         dt = self.settings.timestep
-        momenta = _kicked(state, state.momenta, dt / 2)
+        momenta = self._kicked(state, state.momenta, dt / 2)
         drifted = self._evaluated(state, _drifted(state, state.batch.positions, momenta, dt))
-        return replace(drifted, momenta=_kicked(drifted, momenta, dt / 2))
+        return replace(drifted, momenta=self._kicked(drifted, momenta, dt / 2))
 
     def _langevin(self, state: State) -> State:
         dt = self.settings.timestep
-        momenta = _kicked(state, state.momenta, dt / 2)
+        momenta = self._kicked(state, state.momenta, dt / 2)
         halfway = _drifted(state, state.batch.positions, momenta, dt / 2)
         bath, barostat = self._baths_of(state)
         pushed = bath.kick(momenta, state.step)
@@ -174,7 +184,12 @@ class Dynamics:
             drifted = self._evaluated(moved, _drifted(state, halfway, pushed, dt / 2))
         else:
             drifted = self._rescaled(state, moved, barostat)
-        return replace(drifted, momenta=_kicked(drifted, drifted.momenta, dt / 2))
+        return replace(drifted, momenta=self._kicked(drifted, drifted.momenta, dt / 2))
+
+    def _kicked(self, state: State, momenta: Tensor, time: float) -> Tensor:
+        """Momenta after the forces have acted for ``time`` (fs); zero on fixed atoms."""
+        forces = without_total(state.batch, state.masses, state.forces) if self._balanced else state.forces
+        return torch.where(state.batch.fixed[:, None], 0.0, momenta + time * forces)
 
     def _rescaled(self, start: State, state: State, barostat: StochasticCell) -> State:
         """The middle of a step in npt: cell, positions and momenta rescaled, then the second half of the free motion.
@@ -222,11 +237,6 @@ def _virial(state: State) -> Tensor:
     """Derivatives [B] (eV) of the energies by the logarithm of all lengths."""
     assert state.stress is not None
     return state.volume * state.stress.diagonal(dim1=1, dim2=2).sum(1)
-
-
-def _kicked(state: State, momenta: Tensor, time: float) -> Tensor:
-    """Momenta after the forces have acted for ``time`` (fs); zero on fixed atoms."""
-    return torch.where(state.batch.fixed[:, None], 0.0, momenta + time * state.forces)
 
 
 def _drifted(state: State, positions: Tensor, momenta: Tensor, time: float) -> Tensor:

@@ -32,9 +32,17 @@ def thermal_momenta(batch: Batch, masses: Tensor, keys: Tensor, temperature: flo
     draws = normal(keys[batch.system_index][:, None], Use.MOMENTA, batch.number_in_system[:, None], component)
     momenta = draws * (masses * BOLTZMANN * temperature).sqrt()[:, None]
     momenta = torch.where(batch.fixed[:, None], 0.0, momenta)
-    share = (batch.sum_over_atoms(momenta) / batch.sum_over_atoms(masses)[:, None])[batch.system_index]
-    momenta = torch.where(_floating(batch)[batch.system_index][:, None], momenta - masses[:, None] * share, momenta)
+    momenta = without_total(batch, masses, momenta)
     return momenta if rotation else _without_rotation(batch, masses, momenta)
+
+
+def without_total(batch: Batch, masses: Tensor, vectors: Tensor) -> Tensor:
+    """Momenta or forces [N, 3] whose sums are 0 in systems without fixed atoms; masses [N].
+
+    All atoms of a system lose the same velocity or acceleration.
+    """
+    share = (batch.sum_over_atoms(vectors) / batch.sum_over_atoms(masses)[:, None])[batch.system_index]
+    return torch.where(_floating(batch)[batch.system_index][:, None], vectors - masses[:, None] * share, vectors)
 
 
 def degrees_of_freedom(batch: Batch, masses: Tensor, *, momentum: bool, rotation: bool) -> Tensor:

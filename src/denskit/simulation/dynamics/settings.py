@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from denskit.settings import Seed, Settings
 
+# ensembles that use a setting; all use the others
+ACTS_WITH = {
+    "relaxation_time": ("nvt",), "links": ("nvt",), "friction": ("langevin", "npt"), "pressure": ("npt",),
+    "pressure_time": ("npt",),
+}  # fmt: skip
+
 
 class DynamicsSettings(Settings):
-    """Ensemble, thermostat, barostat and time step."""
+    """Ensemble, thermostat, barostat and time step.
+
+    Raises ValueError for a setting that the ensemble does not use, unless it is the default, as in restart files.
+    """
 
     ensemble: Literal["nve", "nvt", "langevin", "npt"] = Field(default="nvt")
     """Nvt: Nosé-Hoover chain; npt: Langevin with stochastic cell rescaling."""
@@ -38,3 +47,12 @@ class DynamicsSettings(Settings):
     @classmethod
     def _as_the_ensemble_needs(cls, value: Any, info: ValidationInfo) -> Any:
         return info.data.get("ensemble") != "nvt" if value is None else value
+
+    @model_validator(mode="after")
+    def _acts(self) -> DynamicsSettings:
+        for name, ensembles in ACTS_WITH.items():
+            value = getattr(self, name)
+            if self.ensemble not in ensembles and value != type(self).model_fields[name].default:
+                wanted = " and ".join(ensembles)
+                raise ValueError(f"{name}={value:g} acts with ensemble {wanted} only, not with {self.ensemble}")
+        return self

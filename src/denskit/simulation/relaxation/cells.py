@@ -10,7 +10,7 @@ present strain).
 from __future__ import annotations
 
 import torch
-from pydantic import Field
+from pydantic import Field, field_validator, model_validator
 from torch import Tensor
 
 from denskit.settings import Settings
@@ -20,14 +20,32 @@ _PLACES = ((0, 0), (1, 1), (2, 2), (1, 2), (0, 2), (0, 1))
 
 
 class CellRelaxation(Settings):
-    """The strains of a cell that relax, and the pressure on it."""
+    """The strains of a cell that relax, and the pressure on it.
 
-    strains: tuple[str, ...] = Field(default=VOIGT)
+    Raises ValueError for an unknown strain, for none at all, and for some strains of a hydrostatic relaxation.
+    """
+
+    strains: tuple[str, ...] = Field(default=VOIGT, min_length=1)
     """Free components of the strain, of xx yy zz yz xz xy."""
     hydrostatic: bool = False
     """The volume relaxes, the shape does not."""
     pressure: float = 0.0
     """External pressure (eV/Å^3); positive compresses."""
+
+    @field_validator("strains")
+    @classmethod
+    def _are_known(cls, strains: tuple[str, ...]) -> tuple[str, ...]:
+        if unknown := [strain for strain in strains if strain not in VOIGT]:
+            raise ValueError(f"no strain is called {_quoted(unknown)}; give components of {','.join(VOIGT)}")
+        return strains
+
+    @model_validator(mode="after")
+    def _keeps_its_shape(self) -> CellRelaxation:
+        if self.hydrostatic and set(self.strains) != set(VOIGT):
+            raise ValueError(
+                f"hydrostatic relaxes the volume alone, not the strains {','.join(self.strains)}; give one of both"
+            )
+        return self
 
     @classmethod
     def from_name(cls, name: str, pressure: float = 0.0) -> CellRelaxation:
@@ -38,7 +56,7 @@ class CellRelaxation(Settings):
         unknown = [strain for strain in strains if strain not in VOIGT]
         if unknown:
             raise ValueError(
-                f"cell={name}: no strain is called {', '.join(unknown) or name!r}; "
+                f"cell={name}: no strain is called {_quoted(unknown)}; "
                 f"give full, hydrostatic, or components of {','.join(VOIGT)}"
             )
         return cls(strains=strains, pressure=pressure)
@@ -69,6 +87,10 @@ class CellRelaxation(Settings):
             towards = virial @ torch.linalg.inv(deformation.detach()).mT
             (gradient,) = torch.autograd.grad(deformation, log, towards)
         return gradient * self.mask(gradient) / n
+
+
+def _quoted(strains: list[str]) -> str:
+    return ", ".join(map(repr, strains))
 
 
 def deformation(scaled: Tensor, n_atoms: Tensor) -> Tensor:

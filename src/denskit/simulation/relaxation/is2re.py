@@ -25,7 +25,8 @@ def first_frames(frames: Structures) -> list[System]:
 
     Frames of one ``sid`` belong to one relaxation and are ordered by ``fid``.  ``relaxed_energy`` (perhaps None) and
     ``relaxed_positions`` are those of the last frame.  Frames that cannot be read are left out with a warning that
-    names them.  Raises ValueError for frames without sid or fid, and where none can be read.
+    names them.  Those returned are in the order of the file, also where it mixes relaxations.  Raises ValueError for
+    frames without sid or fid, and where none can be read.
     """
     first: dict[str, System] = {}
     last: dict[str, System] = {}
@@ -53,7 +54,7 @@ def first_frames(frames: Structures) -> list[System]:
         )
     return [
         replace(frame, relaxed_energy=last[sid].energy, relaxed_positions=last[sid].positions)
-        for sid, frame in first.items()
+        for sid, frame in sorted(first.items(), key=lambda item: item[1].index)  # as fields of a file are read
     ]
 
 

@@ -50,8 +50,10 @@ class StudySettings(Settings):
 
     def dynamics(self, ensemble: str) -> DynamicsSettings:
         """Settings of the integrator; as published, one thermostat instead of a chain, and molecules that turn."""
-        chosen = self.model_dump(include={"temperature", "timestep", "seed", "relaxation_time"})
-        return DynamicsSettings.model_validate({"ensemble": ensemble, "links": 1, "rotation": True, **chosen})
+        chosen = self.model_dump(include={"temperature", "timestep", "seed"})
+        if ensemble == "nvt":
+            chosen |= {"relaxation_time": self.relaxation_time, "links": 1}
+        return DynamicsSettings.model_validate({"ensemble": ensemble, "rotation": True, **chosen})
 
 
 @dataclass(frozen=True, kw_only=True)
