@@ -636,7 +636,15 @@ class TestQuestion:
         study = adapted(dens_question(tmp_path / "relaxed.extxyz", 20, steps=200))[0]
         assert [*data_warnings(study)] == ["with DeNS"] and len(data_warnings(study)["with DeNS"]) == 1
         monkeypatch.setattr(importlib.import_module("denskit.cli.study_work"), "_costs", lambda *_: self.COSTS)
-        asking = ["study", str(tmp_path / "relaxed.extxyz"), "--question", "dens", "--dry-run", "-o", str(tmp_path)]
+        asking = [
+            "study",
+            str(tmp_path / "relaxed.extxyz"),
+            "--question",
+            "dens",
+            "--dry-run",
+            "-o",
+            str(tmp_path / "study"),
+        ]
         said = CliRunner().invoke(app, [*asking, "training.max_steps=200"]).output
         assert said.count("warning: with DeNS: task=dens, but 100% of the training structures are relaxed") == 1, said
         assert "pays late" not in said and "times as long" not in said
@@ -927,6 +935,7 @@ class TestWholeStudies:
         study = tiny_study(settings=settings, tests={"more": str(more)}, seeds=1)
         folder, command = StudyFolder(tmp_path / "study"), ["study", str(tmp_path / "study.yaml"), "-o"]
         write_study(study, tmp_path / "study.yaml")
+        folder.keep(study)
         first, second = runs_of(study)
         errors = train_and_judge(study, first, folder)["errors"]
         content = mine.read_text()

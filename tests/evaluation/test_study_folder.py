@@ -58,7 +58,9 @@ def test_a_folder_of_other_work_is_refused(tmp_path: Path, command: list[str], m
     given = [str(FRAMES) if word == "FRAMES" else word for word in command]
     done = CliRunner().invoke(app, [*given, "--output", str(tmp_path)])
     assert done.exit_code == 1
-    assert "is not empty and holds no study; give another --output (nothing changed)" in " ".join(done.output.split())
+    assert "holds trials, splits, inputs and no study of denskit; give another --output (nothing changed)" in " ".join(
+        done.output.split()
+    )
     assert files_of(tmp_path) == before
 
 

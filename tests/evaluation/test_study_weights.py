@@ -32,6 +32,7 @@ TINY = {
     "model.num_layers": 1, "model.channels": [8, 4], "model.feature_channels": [8, 4], "model.head_channels": [4, 2],
     "model.ffn_channels": [8, 4], "training.max_steps": 4, "training.batch_size": 4, "training.warmup": 0,
     "training.warmup_lr": None, "data.split": {"train": 12, "valid": 4, "test": 6},
+    "model.parity": False,  # with which the weight does not depend on the length
 }  # fmt: skip
 APART = "model.parity=false"  # of the models whose weight depends on length
 ABLATION = {"DeNS": {"task": "dens"}, "not encoded": {"task": "dens", "task.force_encoding": False}}

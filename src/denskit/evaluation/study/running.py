@@ -20,7 +20,7 @@ from denskit.evaluation.study.data import require_files, require_same_inputs, sp
 from denskit.evaluation.study.judges import asked_of, judge, left_to_judge, on_test_split, require_judgeable
 from denskit.evaluation.study.presets_then import require_same_models
 from denskit.evaluation.study.runs import StudyRun, runs_of
-from denskit.files import is_empty, is_locked, locked, write_json
+from denskit.files import is_locked, locked, write_json
 from denskit.models.model_file import read_header
 from denskit.runtime.children import start_denskit
 from denskit.runtime.interrupt import raised
@@ -33,6 +33,7 @@ from denskit.training.run_folder import RunFolder
 State = Literal["waiting", "running", "elsewhere", "done", "failed"]  # elsewhere: in a process of another command
 Values = tuple[Any, ...] | dict[Any, dict[str, Any]]  # of an axis
 _POLL = 0.5  # s
+_PREPARED = ("trials", "splits", "inputs")  # folders of a study beside its runs
 MAY_CHANGE = {  # trained runs stay what they are
     "seeds", "title", "published", "tests", "mean_of_tests", "best_of", "committees", "simulation", "relaxation",
 }  # fmt: skip
@@ -78,11 +79,13 @@ class StudyFolder:
         return file, study, said
 
     def require_own(self) -> None:
-        """Raise ValueError where the folder holds files and no study: whatever is removed later was written here."""
-        begun = self.study.is_file() and self.has_begun()
-        if begun or is_written(self.study) or is_written(self.draft) or is_empty(self.path, but_for=(self.study.name,)):
+        """Raise ValueError where names that a study takes are others': what is removed later was written here."""
+        if (self.study.is_file() and self.has_begun()) or is_written(self.study) or is_written(self.draft):
             return
-        raise ValueError(f"{self.path} is not empty and holds no study; give another --output (nothing changed)")
+        if taken := [name for name in (*_PREPARED, "runs", self.draft.name) if (self.path / name).exists()]:
+            raise ValueError(
+                f"{self.path} holds {', '.join(taken)} and no study of denskit; give another --output (nothing changed)"
+            )
 
     def clear(self, study: StudyConfig) -> None:
         """Remove the study, its runs and what was prepared for them; files of others stay."""
@@ -95,7 +98,7 @@ class StudyFolder:
         """Remove what is prepared here.  Raises ValueError, with ``otherwise``, where a study has trained or works."""
         if self.has_begun():
             raise ValueError(f"{self.path} {otherwise}")
-        for prepared in ("trials", "splits", "inputs"):
+        for prepared in _PREPARED:
             shutil.rmtree(self.path / prepared, ignore_errors=True)
 
     def has_begun(self) -> bool:
