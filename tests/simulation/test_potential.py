@@ -12,7 +12,7 @@ from typing import Any
 import ase
 import pytest
 import torch
-from ase.build import molecule
+from ase.build import bulk, molecule
 
 from contract.variants import build
 from denskit import DenskitCalculator, evaluate, predict, relax
@@ -27,6 +27,7 @@ from denskit.models.fitted_scaling import fit_scaling
 from denskit.models.model_file import load_model, save_model
 from denskit.models.scaling import Scaling
 from denskit.simulation.divided import DividedPotential
+from denskit.simulation.neighbor_list import Candidates
 from denskit.simulation.potential import Potential
 from denskit.simulation.structures import atoms_of, batch_of
 
@@ -90,6 +91,22 @@ def test_edges_come_and_go_without_a_new_list(systems: dict[str, System]) -> Non
         batch = batch_of([ase.Atoms("OH2", positions=[[0, 0, 0], [0, 0.9, 0.1], [0, 0, distance]])])
         torch.testing.assert_close(potential(batch).energy, predicted(model, batch)["energy"], rtol=EXACT64, atol=0)
     assert potential.rebuilds == 1
+
+
+@pytest.mark.parametrize("k", [10, 20])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rounding_does_not_choose_among_equal_distances(k: int, dtype: torch.dtype) -> None:
+    """In perfect crystals, turned and moved: shells of 12, 6 and 24 atoms, or 8, 6 and 12, are cut."""
+    for atoms in (bulk("Cu", "fcc", 3.61, cubic=True), bulk("W", "bcc", 3.165, cubic=True), bulk("Ti")):
+        atoms.rotate(17, (1, 2, 3), rotate_cell=True)
+        atoms.positions += 0.137
+        found = batch_of([atoms])
+        wanted = build_neighbors(found.to(dtype=dtype), 8.0, max_neighbors=k).built_edges
+        candidates = Candidates.find(found, 8.0, 0.5)
+        keep = candidates.within(candidates.squared_distances(found.positions), 8.0, k, strict=True)
+        edges = candidates.batch.built_edges
+        assert torch.equal(edges.index[:, keep], wanted.index)
+        assert torch.equal(edges.shift[keep], wanted.shift)
 
 
 def test_a_new_list_when_it_must(batch: Batch) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -18,7 +19,12 @@ import vesin
 from denskit.batch import Batch, Edges
 from denskit.geometry.lattice import LARGEST, SAME_PLACE, Box, box_of, check_numbers
 
+Array = TypeVar("Array", np.ndarray, torch.Tensor)
+
 TIE = 0.01  # Å^2: OC20's tolerance for neighbours as far as the last one kept
+# Å^2: squared distances in one step are ties, which rounding must not order.  Above the rounding of float32 positions;
+# no round number, so that shells of perfect crystals, with few decimals, do not lie between two steps
+GRAIN = 1e-3 * math.pi / 3
 SPARSE = 0.015  # atoms per Å^3: a fourth of a solid's: the density around an atom on its surface
 GROWTH = 1.4  # of the search radius, where it did not hold enough neighbours
 MOST_EDGES = 2e7  # of one structure: 3 GB while they are sorted
@@ -50,10 +56,10 @@ def build_neighbors(batch: Batch, cutoff: float, *, max_neighbors: int | None = 
     device of the batch.
 
     cutoff: Å.  max_neighbors: largest number of sources per target (an edge may then lack its reverse).  ``strict``
-    keeps exactly the nearest ones, with ties resolved by source and shift.  Otherwise all sources are kept whose
-    squared distance exceeds that of the (max_neighbors + 1)-th by at most 0.01 Å^2, as in OC22's models, so that a
-    shell of equal distances is not split.  The search starts with a small radius and grows where it found too few: 12 Å
-    with 20 neighbours costs as much as 7 Å.
+    keeps exactly the nearest ones, with ties (:func:`ranked`) resolved by source and shift.  Otherwise all sources are
+    kept whose squared distance exceeds that of the (max_neighbors + 1)-th by at most 0.01 Å^2, as in OC22's models, so
+    that a shell of equal distances is not split.  The search starts with a small radius and grows where it found too
+    few: 12 Å with 20 neighbours costs as much as 7 Å.
 
     Raises ValueError with the system's place in the batch for positions or cells that are not finite, atoms that have
     flown apart, a flat or huge periodic cell, two atoms at one place (or an atom on its own image), and more than about
@@ -173,6 +179,11 @@ def _order(edges: _Edges, n_atoms: int) -> np.ndarray:
     return np.argsort(number)  # no two edges are the same, so any sort is stable
 
 
+def ranked(squared: Array) -> Array:
+    """By what neighbours are ordered: squared distances (Å^2) in whole steps of ``GRAIN``; equal ones are ties."""
+    return (squared / GRAIN).round()
+
+
 @dataclass(frozen=True)
 class _Rule:
     """Rule that selects the neighbours of an atom; see :func:`build_neighbors`."""
@@ -202,16 +213,19 @@ class _Rule:
             return edges
         # one row per atom, padded with infinity; a partition finds the last neighbour without sorting
         exists = np.arange(degree.max()) < degree[:, None]  # [n_atoms, most]; True in the order of the edges
-        distance = np.full(exists.shape, np.inf)
-        distance[exists] = edges.distance
-        bound = np.partition(distance, last - 1, axis=1)[:, last - 1, None]  # inf for atoms that have fewer
+        squared = np.full(exists.shape, np.inf)
+        squared[exists] = np.square(edges.distance)
+        key = ranked(squared) if self.strict else squared
+        bound = np.partition(key, last - 1, axis=1)[:, last - 1, None]  # inf for atoms that have fewer
         if self.strict:
-            equal = distance == bound
-            room = k - (distance < bound).sum(axis=1, keepdims=True)
-            keep = (distance < bound) | (equal & (equal.cumsum(axis=1) <= room))
+            if radius < self.cutoff and bound.max() >= ranked(np.square(radius)):
+                return None
+            equal = key == bound
+            room = k - (key < bound).sum(axis=1, keepdims=True)
+            keep = (key < bound) | (equal & (equal.cumsum(axis=1) <= room))
         else:
-            bound = bound**2 + TIE
+            bound = bound + TIE
             if radius < self.cutoff and bound.max() >= radius**2:
                 return None
-            keep = distance**2 <= bound
+            keep = squared <= bound
         return edges.take(np.flatnonzero(keep[exists]))

@@ -10,7 +10,7 @@ from torch import Tensor
 from denskit.batch import Batch, select
 from denskit.geometry.edge_pairs import edge_pairs
 from denskit.geometry.lattice import SAME_PLACE
-from denskit.geometry.neighbors import TIE, build_neighbors
+from denskit.geometry.neighbors import TIE, build_neighbors, ranked
 
 
 class Kept:
@@ -77,7 +77,8 @@ class Candidates:
             return inside
         target, atoms = self.batch.built_edges.index[1], self.batch.num_atoms
         # sorted by target, distance, and the order of the list (source and shift)
-        by_distance = torch.where(inside, squared, torch.inf).argsort(stable=True)
+        key = ranked(squared) if strict else squared
+        by_distance = torch.where(inside, key, torch.inf).argsort(stable=True)
         order = by_distance[target[by_distance].argsort(stable=True)]
         degree = torch.bincount(target, minlength=atoms)
         first = degree.cumsum(0) - degree
