@@ -64,6 +64,16 @@ def test_results_of_one_process(divided: DividedPotential, batch: Batch) -> None
         assert_same(divided(few), alone(few))
 
 
+def test_looking_for_broken_systems_costs_no_list_of_neighbours(divided: DividedPotential, batch: Batch) -> None:
+    """As relaxations do before each evaluation."""
+    divided.forget()
+    before = divided.rebuilds
+    for _ in range(3):
+        assert not bool(divided.broken(batch).any())
+        divided(batch)
+    assert divided.rebuilds == before + 2, "one of all systems, one of the own share"
+
+
 def test_copies_evaluate_in_one_process(divided: DividedPotential, batch: Batch) -> None:
     for copied in (copy.deepcopy(divided), copy.copy(divided)):
         assert copied.processes == 1 and divided.processes > 1

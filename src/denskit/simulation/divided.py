@@ -24,6 +24,7 @@ from denskit.batch import Batch, select
 from denskit.models.model_file import Model
 from denskit.runtime.interrupt import STOPPING
 from denskit.runtime.threads import cores
+from denskit.simulation.neighbor_list import Candidates
 from denskit.simulation.potential import Evaluation, Potential
 
 Arrays = dict[str, np.ndarray]  # tensors by field: numpy travels in messages, while torch would open a file for each
@@ -49,6 +50,7 @@ class DividedPotential(Potential):
             raise ValueError(f"processes is {processes} on the device {self.device}; give 1, or more on the CPU")
         self._helpers: list[_Helper] = []
         self._shares: _Shares | None = None
+        self._of_all: Candidates | None = None  # for broken(), while evaluations keep those of the own share
         if processes > 1:
             if "OMP_NUM_THREADS" not in os.environ:
                 torch.set_num_threads(max(1, cores() // processes))
@@ -84,6 +86,17 @@ class DividedPotential(Potential):
         present = _present(sound[0])
         return Evaluation(**{name: torch.cat([getattr(share, name) for share in sound]) for name in present})
 
+    def broken(self, batch: Batch) -> Tensor:
+        """Systems [B] that cannot be evaluated (see :class:`Potential`), found in this process."""
+        if not self._helpers or batch.num_systems == 1:
+            return super().broken(batch)
+        with self.lock:
+            own, self._candidates = self._candidates, self._of_all
+            try:
+                return super().broken(batch)
+            finally:
+                self._of_all, self._candidates = self._candidates, own
+
     @property
     def processes(self) -> int:
         """Their number, this one included."""
@@ -93,6 +106,7 @@ class DividedPotential(Potential):
         """Search for neighbours at the next call, in all processes."""
         with self.lock:
             super().forget()
+            self._of_all = None
             for helper in self._helpers:
                 helper.send(None)
 
@@ -104,7 +118,7 @@ class DividedPotential(Potential):
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the other processes: a copy evaluates in its own."""
-        return {**super().__getstate__(), "_helpers": [], "_shares": None, "_end": None}
+        return {**super().__getstate__(), "_helpers": [], "_shares": None, "_of_all": None, "_end": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
