@@ -96,7 +96,7 @@ def _short(folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: object) ->
     small = {"channels": [8, 4], "feature_channels": [8, 4], "head_channels": [4, 2], "ffn_channels": [8, 4]}
     model = {f"model.{key}": value for key, value in {"num_layers": 1, **small}.items()}
     data = {"data.split": {"train": 12, "valid": 4, "test": 4}, "output": folder / "run", "task": "dens"}
-    return load_config("demo", {**data, **model, "training.batch_size": 4, **settings})
+    return load_config("demo", {**data, **model, "training.batch_size": 4, "model.parity": False, **settings})
 
 
 def test_run_and_forecast_say_and_keep_the_weight(
