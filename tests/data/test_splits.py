@@ -161,6 +161,14 @@ def test_the_largest_group_is_trained_on_whole(file: Path, seed: int) -> None:
     assert _sizes(_divide(file, 100, mode="group", groups=["a"] * 96 + ["b"] * 2 + ["c"] * 2, train=50)) == (50, 2, 2)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_small_group_with_the_only_rare_element_is_trained_on(file: Path, seed: int) -> None:
+    groups = [name for name in "abcd" for _ in range(300)] + ["rare"] * 40
+    elements = [frozenset({6, 79} if name == "rare" else {6}) for name in groups]
+    splits = _divide(file, len(groups), mode="group", groups=groups, seed=seed, elements=elements)
+    assert set(range(1200, 1240)) <= set(splits.train.tolist()) and len(splits.valid) == len(splits.test) == 300
+
+
 def test_group_splits_refuse_what_they_cannot_do(file: Path) -> None:
     with pytest.raises(ValueError, match="needs data.group_key"):
         _divide(file, 10, mode="group")
@@ -244,7 +252,6 @@ def test_split_files_are_plain_json(file: Path, tmp_path: Path) -> None:
         ({"train": 1.5}, "less than or equal to 1"),
         ({"mode": "blocks", "seed": 1}, "split.seed=1 acts with random and group"),
         ({"mode": "random", "gap": 3}, "split.gap=3 acts with split.mode=blocks"),
-        ({"gap": 3, "seed": 1}, "split.gap=3 is for blocks, which split.seed=1 does not divide"),
         ({"file": "a.json", "train": 4}, r"leave out \['train'\]"),
         ({"modus": "random"}, "Extra inputs"),
     ],

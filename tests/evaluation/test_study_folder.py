@@ -88,8 +88,9 @@ def test_a_study_by_hand_keeps_its_text(tmp_path: Path) -> None:
     assert folder.keep(study) == (folder.study, study, [])
     assert folder.study.read_text() == BY_HAND
     _, _, said = folder.keep(study.model_copy(update={"seeds": (0, 1, 2, 3, 4)}))
-    assert said == [f"{folder.study} as it was is {folder.by_hand} now"]
-    assert folder.by_hand.read_text() == BY_HAND and load_study(folder.study).seeds == (0, 1, 2, 3, 4)
+    by_hand = tmp_path / "study_before.yaml"
+    assert said == [f"{folder.study} as it was is {by_hand} now"]
+    assert by_hand.read_text() == BY_HAND and load_study(folder.study).seeds == (0, 1, 2, 3, 4)
 
 
 def test_a_study_that_trained_nothing_is_replaced(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ def demo(
     """
     from denskit.cli.study_work import train_and_report
     from denskit.evaluation.study.config import load_study, write_study
+    from denskit.evaluation.study.presets_then import require_same_models
     from denskit.evaluation.study.running import StudyFolder
     from denskit.evaluation.study.runs import runs_of
     from denskit.runtime.threads import cores
@@ -52,6 +53,7 @@ def demo(
         if not force:
             raise ValueError(f"{output} holds a demo already: give another --output, or replace it with --force")
         folder.clear(study)
+    require_same_models(study, folder.run)
     write_study(study, source)
     train_and_report(study, source, folder, cores(), dry_run=False)
     _judge(study, folder)

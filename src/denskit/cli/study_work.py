@@ -26,6 +26,7 @@ from denskit.evaluation.study.committees import committees_of, require_one_split
 from denskit.evaluation.study.config import StudyConfig, changed, file_name, load_study, write_study
 from denskit.evaluation.study.data import problems_of, require_settings
 from denskit.evaluation.study.noise_weights import unequal_weights, weights_to_take
+from denskit.evaluation.study.presets_then import require_same_models
 from denskit.evaluation.study.running import StudyFolder, run_all
 from denskit.evaluation.study.runs import StudyRun, runs_of
 from denskit.evaluation.study.tables import as_rich, write_tables
@@ -43,6 +44,8 @@ def study_of_file(
     study, source = changed(load_study(file), overrides), folder.study
     require_one_split(study)
     if trial or (not overrides and Path(file).resolve() == source.resolve()):  # it may have grown since it was read
+        if not trial:
+            require_same_models(study, folder.run)
         return source, study
     source, study, said = folder.keep(study, draft=dry_run)
     for line in said:
@@ -276,7 +279,8 @@ def _sized_question(
     study, weighed = question.at_one_weight(study, folder)
     for line in [*shortened, *weighed]:
         typer.echo(line)
-    write_study(study, source)
+    for line in folder.write(study):
+        typer.echo(line)
     draft.unlink(missing_ok=True)
     typer.echo(f"Wrote {source}")
     return source, study

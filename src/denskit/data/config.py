@@ -33,7 +33,8 @@ class SplitConfig(Settings):
     """Structures for the final test, a number or a share; None: the rest, or without ``train`` as many as for
     validation by default; 0: none."""
     gap: int = Field(default=0, ge=0)
-    """Frames left out between blocks, so that the blocks are less correlated (for ``blocks``, and chooses them)."""
+    """Frames left out between blocks, so that the blocks are less correlated (for ``blocks``, and without ``mode`` and
+    ``seed`` it chooses them)."""
     seed: Seed | None = None
     """Seed of ``random`` and ``group``; None: the run's seed."""
     file: str | None = None
@@ -46,8 +47,6 @@ class SplitConfig(Settings):
             raise ValueError(f"split.file={self.file} is used alone; leave out {sorted(others)}")
         if self.gap and self.mode not in ("blocks", None):
             raise ValueError(f"split.gap={self.gap} acts with split.mode=blocks only, not with {self.mode}")
-        if self.gap and self.seed is not None:
-            raise ValueError(f"split.gap={self.gap} is for blocks, which split.seed={self.seed} does not divide")
         if self.seed is not None and self.mode in ("blocks", "published"):
             raise ValueError(f"split.seed={self.seed} acts with random and group splits only, not with {self.mode}")
         return self

@@ -293,7 +293,7 @@ def split_of(
     by_default = not split.model_fields_set
     if split.mode is None:
         by_data = "group" if source[0].group else "random"
-        split = split.model_copy(update={"mode": "blocks" if split.gap else by_data})
+        split = split.model_copy(update={"mode": "blocks" if split.gap and split.seed is None else by_data})
     groups = source.group_names() if split.mode == "group" else ()
     elements = known_elements(source, FEW)
     splits = divide(split, pool=pool, groups=groups, seed=seed, path=path, test=config.test is None, elements=elements)

@@ -160,18 +160,24 @@ def rare_first(order: np.ndarray, elements: Sequence[frozenset[int]]) -> np.ndar
     From the rarest element to the most common, unless one chosen before has it: of the places that have it the one
     with most elements that are still lacking.
     """
+    chosen = _with_all(elements)
+    return np.concatenate([order[chosen], order[~chosen]])
+
+
+def _with_all(elements: Sequence[frozenset[int]]) -> np.ndarray:
+    """The places [M] that :func:`rare_first` puts first."""
     holders: dict[int, list[int]] = {}
     for place, own in enumerate(elements):
         for element in own:
             holders.setdefault(element, []).append(place)
     known: frozenset[int] = frozenset()
-    chosen = np.zeros(len(order), dtype=bool)
+    chosen = np.zeros(len(elements), dtype=bool)
     for element in sorted(holders, key=lambda element: (len(holders[element]), element)):
         if element not in known:
             best = max(holders[element], key=lambda place: len(elements[place] - known))
             chosen[best] = True
             known |= elements[best]
-    return np.concatenate([order[chosen], order[~chosen]])
+    return chosen
 
 
 def content_in_words(path: Path, *, earlier: bool = False) -> str:
@@ -292,12 +298,13 @@ def _by_group(
             f"{name}: {counted(len(unnamed), 'frame')} without a group, the first is frame {pool[unnamed[0]]}"
         )
     rng = np.random.default_rng(seed)
-    order = rng.permutation(np.unique(labels))
+    order, kept = rng.permutation(np.unique(labels)), 0
     if elements:
         of_group: dict[str, frozenset[int]] = {}
         for label, frame in zip(labels, pool, strict=True):
             of_group[label] = of_group.get(label, frozenset()) | elements[frame]
-        order = rare_first(order, [of_group[label] for label in order])
+        own = [of_group[label] for label in order]
+        order, kept = rare_first(order, own), int(_with_all(own).sum())
     left, sizes = list(order), {label: int((labels == label).sum()) for label in order}
     wanted_parts = 1 + (counts[1] > 0) + (counts[2] > 0)
     if len(left) < wanted_parts:
@@ -307,10 +314,11 @@ def _by_group(
         taken: list[str] = []
         size = 0
         while size < count and len(left) > after:
-            fitting = [label for label in left if size + sizes[label] <= 2 * count]
+            free = left[kept:] or left  # the first ones are for training
+            fitting = [label for label in free if size + sizes[label] <= 2 * count]
             if size and not fitting:
                 break
-            taken.append(fitting[-1] if fitting else min(reversed(left), key=sizes.__getitem__))
+            taken.append(fitting[-1] if fitting else min(reversed(free), key=sizes.__getitem__))
             left.remove(taken[-1])
             size += sizes[taken[-1]]
         held_out.append(np.sort(pool[np.isin(labels, taken)]).astype(np.int64))

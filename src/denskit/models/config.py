@@ -23,7 +23,8 @@ class ModelConfig(Settings):
     max_neighbors: int | None = Field(default=None, ge=1)
     """Keep only the nearest neighbours of each atom; not smooth."""
     strict_neighbors: bool = True
-    """With max_neighbors: exactly the nearest ones; false keeps neighbours as near as the next one."""
+    """With max_neighbors: exactly the nearest ones (squared distances are equal to within 0.001 Å^2); false keeps
+    neighbours as near as the next one."""
     num_elements: int = Field(default=64, ge=1, le=MAX_ATOMIC_NUMBER + 1)
     """Atomic numbers 0 .. num_elements - 1 have an embedding."""
     forces: OnFineTuning[Literal["gradient", "direct"]] = "gradient"

@@ -120,6 +120,7 @@ def settled(
     budget = config.training.budget
     if checkpoint is not None:
         config, said = _as_begun(config, data, checkpoint)
+        config = _warming_as_begun(config, checkpoint)
         return (config, said) if budget is None else _of_the_same_length(config, said, checkpoint)
     if budget is None:
         config, said = _fitted(config, data)
@@ -156,12 +157,17 @@ def _as_begun(config: RunConfig, data: LoadedData, checkpoint: Checkpoint) -> tu
     return candidates[-1]
 
 
+def _warming_as_begun(config: RunConfig, checkpoint: Checkpoint) -> RunConfig:
+    """The run with the warm-up that it began with, where a share is given and a budget has lengthened it since."""
+    given, begun = config.training.warmup, checkpoint.config["training"]["warmup"]
+    if isinstance(given, str) or isinstance(begun, str) or not 0 < given < 1 <= begun:
+        return config
+    return config.model_copy(update={"training": config.training.model_copy(update={"warmup": begun})})
+
+
 def _of_the_same_length(config: RunConfig, said: list[str], checkpoint: Checkpoint) -> tuple[RunConfig, list[str]]:
     before = checkpoint.config["training"]
     known = {name: before[name] for name in ("epochs", "max_steps")}
-    given, begun = config.training.warmup, before["warmup"]
-    if not isinstance(given, str) and not isinstance(begun, str) and 0 < given < 1 <= begun:
-        known["warmup"] = begun  # the share that was given, of the length that was planned at first
     asked = f"training.budget={config.training.budget} is not used when a training continues"
     kept = ", ".join(f"training.{name}={value}" for name, value in known.items() if value is not None)
     return lasting(config, known), [*said, f"{asked}: it keeps {kept}, and training.max_steps=N lengthens it"]

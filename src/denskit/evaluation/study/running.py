@@ -46,7 +46,6 @@ class StudyFolder:
         self.path = path
         self.study = path / "study.yaml"  # with what was given on the command line
         self.draft = path / "draft.yaml"  # of a question that has no length yet, or of a dry run
-        self.by_hand = path / "study_before.yaml"  # a study.yaml of the user's own that had to be replaced
         self.splits = path / "splits"  # folder of split files
 
     def keep(self, study: StudyConfig, *, draft: bool = False) -> tuple[Path, StudyConfig, list[str]]:
@@ -71,18 +70,29 @@ class StudyFolder:
             study, said = _with_all_that_was_asked(study, before, self.study)
             require_same_models(study, self.run)
         file = self.draft if draft and self.has_begun() else self.study
-        if file == self.study and file.is_file() and not is_written(file):
-            if load_study(file) == study:  # with its comments
-                return file, study, said
-            said = [*said, f"{file} as it was is {file.replace(self.by_hand)} now"]
+        if file == self.study:
+            return file, study, [*said, *self.write(study)]
         write_study(study, file)
         return file, study, said
+
+    def write(self, study: StudyConfig) -> list[str]:
+        """Write the study's file; one by hand keeps its text, beside it where it differs.  Returns messages."""
+        said = []
+        if self.study.is_file() and not is_written(self.study):
+            if load_study(self.study) == study:  # with its comments
+                return []
+            taken = sum(1 for _ in self.path.glob("study_before*.yaml"))
+            by_hand = self.path / f"study_before{f'_{taken + 1}' if taken else ''}.yaml"
+            said = [f"{self.study} as it was is {self.study.replace(by_hand)} now"]
+        write_study(study, self.study)
+        return said
 
     def require_own(self) -> None:
         """Raise ValueError where names that a study takes are others': what is removed later was written here."""
         if (self.study.is_file() and self.has_begun()) or is_written(self.study) or is_written(self.draft):
             return
-        if taken := [name for name in (*_PREPARED, "runs", self.draft.name) if (self.path / name).exists()]:
+        taken = [name for name in (*_PREPARED, "runs", self.draft.name) if (self.path / name).exists()]
+        if taken and not (self.study.is_file() and taken == ["trials"]):  # of a study by hand that was timed
             raise ValueError(
                 f"{self.path} holds {', '.join(taken)} and no study of denskit; give another --output (nothing changed)"
             )

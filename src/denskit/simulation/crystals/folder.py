@@ -63,22 +63,20 @@ def measure_into(
     stop: Callable[[], bool] = lambda: False,
     progress: Report = unreported,
 ) -> list[dict[str, Any]] | None:
-    """Measure all crystals of a source with a potential that has stress; their properties in order, or None where
-    ``stop`` ended the work.
+    """Measure all crystals with a potential that has stress; their properties in order, or None where ``stop`` ended it.
 
     ``moduli`` are the equation of state and the elastic constants, ``vibrations`` the phonons, ``heat`` is the thermal
     conductivity.  The folder gets ``crystals.jsonl``, ``phonopy_INDEX.yaml`` with the force constants, and
     ``conductivity_INDEX.npz``; such files in ``reference``, of the same crystals, give mesh and supercells, too.
 
-    ``origin``: plain JSON about model and file, kept with the settings; on resume all but "models" must be the same,
-    as must the content of the references.
-    ``original`` gives each crystal with the fields that may name it, and its masses; called in ascending order.
-    ``stop`` is asked before each crystal, ``progress`` called after each crystal and supercell of a conductivity.
+    ``origin``: plain JSON about model and file, kept with the settings; on resume all but "models" must be the same, as
+    must the references.  ``original`` gives each crystal, in ascending order, with the fields that may name it and its
+    masses.  ``stop`` is asked before each crystal, ``progress`` called after each crystal and supercell.
 
     A crystal with a property that cannot be measured has an "error" in its line, beside those found before.  Raises
     ValueError for a folder with other work, FileNotFoundError for a crystal without a reference, and ValueError for a
-    reference without modes or a mass that is not positive, all before the first crystal; ValueError where memory runs
-    out.
+    reference without modes or a mass that is not positive, all before the first crystal; ValueError, after the others,
+    for crystals that ran out of memory.
     """
     if heat and reference is not None:
         _require_references(reference, len(source))
@@ -95,10 +93,11 @@ def measure_into(
     }
     with work.opened(resume=resume) as continues:
         if continues:
-            work.require_same(read_json(work.marker), record, may_change=["models"])
+            older = {key: record[key] for key in ("references_sha256", "given") if key in record}
+            work.require_same(older | read_json(work.marker), record, may_change=["models"])
         else:
             write_json(work.marker, record)
-        done = {found["index"] for found in properties_in(folder)}
+        done, too_large = {found["index"] for found in properties_in(folder)}, list[str]()
         for index in sorted(set(range(len(source))) - done):
             if stop():
                 return None
@@ -119,10 +118,13 @@ def measure_into(
                         found |= part
             except (ValueError, RuntimeError, ArithmeticError, MemoryError, spglib_error()) as error:  # phonopy's, too
                 if out_of_memory(error):  # without a line, so that the crystal is tried again
-                    raise ValueError(OUT_OF_MEMORY.format(index, first_line(error))) from error
+                    too_large.append(OUT_OF_MEMORY.format(index, first_line(error)))
+                    continue
                 found["error"] = str(error)
             append_line(folder / PROPERTIES, {**_head(source, index, names[index]), **found})
             progress(index + 1, f"{index + 1} of {len(source)} crystals", len(source))
+    if too_large:
+        raise ValueError("\n".join(too_large))
     return list(properties_in(folder))
 
 
