@@ -63,7 +63,7 @@ def measure_into(
     stop: Callable[[], bool] = lambda: False,
     progress: Report = unreported,
 ) -> list[dict[str, Any]] | None:
-    """Measure all crystals with a potential that has stress; their properties in order, or None where ``stop`` ended it.
+    """Measure all crystals by a potential that has stress; their properties in order, or None where ``stop`` ended it.
 
     ``moduli`` are the equation of state and the elastic constants, ``vibrations`` the phonons, ``heat`` is the thermal
     conductivity.  The folder gets ``crystals.jsonl``, ``phonopy_INDEX.yaml`` with the force constants, and
@@ -93,8 +93,7 @@ def measure_into(
     }
     with work.opened(resume=resume) as continues:
         if continues:
-            older = {key: record[key] for key in ("references_sha256", "given") if key in record}
-            work.require_same(older | read_json(work.marker), record, may_change=["models"])
+            work.require_same(read_json(work.marker), record, may_change=["models"])
         else:
             write_json(work.marker, record)
         done, too_large = {found["index"] for found in properties_in(folder)}, list[str]()
