@@ -79,6 +79,9 @@ def test_a_new_demo_removes_the_old_one_and_nothing_else(tmp_path: Path, monkeyp
     assert demo("--steps", "100") == 1 and first.exists()
     assert demo("--steps", "100", "--force") == 0
     assert not first.exists() and (folder / "notes.txt").read_text() == "mine"
+    first.mkdir(parents=True)
+    assert demo("--steps", "100") == 0 and first.exists(), "an unfinished demo goes on"
+    assert demo("--steps", "100", "--force") == 0 and not first.exists()
 
 
 def test_a_study_by_hand_keeps_its_text(tmp_path: Path) -> None:

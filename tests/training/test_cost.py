@@ -219,7 +219,7 @@ def test_a_training_keeps_to_its_budget(tiny: Tiny, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_longer_training_does_not_warm_up_again(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half of 6 steps; of 20 it would be 10.  The same command goes on with it."""
+    """Half of 6 steps; of 20 it would be 10.  The same command goes on with it, and one that gives another length."""
     monkeypatch.setattr(Cost, "steps_of", lambda self, training: 6)
     monkeypatch.setattr(TimeBudget, "steps_that_fit", lambda self, step, total: 20)
     config = tiny("training.budget=10 seconds", "training.log_every=1", "training.warmup=0.5")
@@ -228,6 +228,9 @@ def test_a_longer_training_does_not_warm_up_again(tiny: Tiny, monkeypatch: pytes
     assert len(rates) == 20 and all(later < earlier for earlier, later in pairwise(rates[4:]))
     assert load_config(run).training.warmup == 3
     train(config, resume=True)
+    train(tiny("training.max_steps=22", "training.log_every=1", "training.warmup=0.5"), resume=True)
+    assert load_config(run).training.warmup == 3
+    assert len((run / "metrics.csv").read_text(encoding="utf-8").splitlines()) == 1 + 22
 
 
 def test_a_length_is_corrected_by_the_speed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,16 +96,16 @@ def label(
         taken = len(journal.results)
         left = [number for number in range(len(structures)) if number not in journal.results]
         failed, told = 0, set[str]()
-        stopped: list[bool] = []
+        stopped = threading.Event()
         for result in journal.labels.values():
             _tell(result, told)
-        results = _computed(structures, left, method, calculator, processes, lambda: bool(stopped))
+        results = _computed(structures, left, method, calculator, processes, stopped)
         for done, (number, result) in enumerate(results, start=taken + 1):
             _tell(journal.add(number, result), told)
             failed += "error" in result
             progress(done, counted(done, "frame") + (f", {failed} failed" if failed else ""), len(structures))
-            if not stopped and done < len(structures) and stop():
-                stopped.append(True)
+            if not stopped.is_set() and done < len(structures) and stop():
+                stopped.set()
         finished = len(journal.results) == len(structures)
         if finished:
             _write(path, structures, journal, name)
@@ -206,17 +206,17 @@ def _computed(
     method: str | Maker,
     calculator: Any,
     processes: int,
-    stopped: Callable[[], bool],
+    stopped: threading.Event,
 ) -> Generator[tuple[int, dict[str, Any]]]:
     """Results by number of the frame, in the order in which they are ready.
 
-    Once ``stopped``, which is asked after each, no calculation begins; those of processes that are under way end.
+    Once ``stopped`` is set no calculation begins; those of processes that are under way end.
     """
     if processes == 1 or len(left) < 2:
         own = _Method(calculator)
         for number in left:
             yield number, own.result(structures[number])
-            if stopped():
+            if stopped.is_set():
                 return
         return
     # spawned: forked processes share locks and threads of torch
@@ -230,7 +230,7 @@ def _computed(
                     continue
                 yield running[future], future.result()
                 done += 1
-                if stopped():
+                if stopped.is_set():
                     for waiting in running:
                         waiting.cancel()
         except BrokenProcessPool:

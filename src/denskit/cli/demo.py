@@ -49,7 +49,8 @@ def demo(
     source = folder.study
     finished = all(folder.finished(study, run) for run in runs_of(study))
     folder.require_own()
-    if source.is_file() and not _continues(source, study, finished=finished):
+    begun = source.is_file()
+    if begun and (not _continues(source, study, finished=finished) or force):
         if not force:
             raise ValueError(f"{output} holds a demo already: give another --output, or replace it with --force")
         folder.clear(study)
