@@ -11,11 +11,12 @@ import pytest
 import torch
 
 import denskit
-from contract.variants import build
+from contract.variants import VARIANTS, build
 from denskit.batch import Batch, System
-from denskit.data.base import Source
+from denskit.data.base import Source, collate
 from denskit.data.structure_arrays import StructureArrays
-from denskit.models import ForceField
+from denskit.models import ForceField, build_force_field
+from denskit.models.scaling import Scaling
 from denskit.testing import check_model, check_smoothness, check_source, example_systems
 
 Change = Callable[[Batch, dict[str, Any]], dict[str, Any]]
@@ -62,6 +63,23 @@ def test_a_head_of_another_shape_is_named(shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_sound_model_passes(dtype: torch.dtype) -> None:
     check_model(build("envelope", dtype))
+
+
+@pytest.mark.parametrize("heads", [{"charge": "0"}, {"dipole": "1"}, {"noise": "1", "strain": "0+2"}], ids=str)
+def test_heads_of_further_tasks_pass(heads: dict[str, str]) -> None:
+    """Scalars, vectors and matrices of a task of one's own; a mirror image has the same scalars and matrices."""
+    config = VARIANTS["parity"].config
+    force_field = build_force_field(config, heads=heads, scaling=Scaling(elements=(1, 6, 8))).double()
+    with torch.no_grad():
+        for parameter in force_field.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    check_model(force_field.eval())
+
+
+def test_weights_in_half_precision_are_refused() -> None:
+    force_field = build("envelope", torch.float32).half()
+    with pytest.raises(ValueError, match=r"weights are in torch.float16; models predict in float32 and float64"):
+        force_field.predict(collate(example_systems(force_field), torch.float16)[0])
 
 
 @pytest.mark.parametrize(

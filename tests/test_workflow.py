@@ -348,6 +348,9 @@ def test_parts_of_their_own(here: Path) -> None:
     more = {"settings": {"training.max_steps": 1}, "device": "cpu", "output": "runs/parts"}
     run = train("tiny.yaml", frames[:8], valid=frames[8:11], test=frames[11:], **more)
     assert evaluate(run) == pytest.approx(evaluate(run, frames[11:]))
+    bare = [ase.Atoms(atoms.numbers, atoms.positions) for atoms in frames]
+    with pytest.raises(ValueError, match=r"the given atoms \(valid\).* no frame has"):
+        train("tiny.yaml", frames[:8], valid=bare[8:], **(more | {"output": "runs/none"}))
     with pytest.raises(ValueError, match="data.split divides one file"):
         train(TINY, frames[:8], valid=frames[8:], settings={"data.molecule": None}, output="runs/none")
     with pytest.raises(ValueError, match="test structures are given, but none to train on"):

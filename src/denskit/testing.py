@@ -66,9 +66,7 @@ def check_rotation(force_field: ForceField, systems: Sequence[System], *, sampli
     for sign in (1, -1) if force_field.backbone.symmetry == "O(3)" else (1,):
         rotation = random_rotation(batch.positions.dtype) * sign
         turned = replace(batch, positions=batch.positions @ rotation.T, cell=batch.cell @ rotation.T)
-        expected = {name: value @ rotation.T if name in ("forces", "noise") else value for name, value in out.items()}
-        if "stress" in out:
-            expected["stress"] = rotation @ out["stress"] @ rotation.T
+        expected = {name: _turned(value, _irreps(force_field, name), rotation) for name, value in out.items()}
         actual = force_field(turned, None if given is None else given @ rotation.T, wanted)
         assert_near(actual, expected, max(sampling, TOLERANCE[batch.positions.dtype]), "rotated")
 
@@ -91,7 +89,7 @@ def check_permutation(force_field: ForceField, systems: Sequence[System]) -> Non
         batch, wanted = batch_of([system], force_field), outputs_for(force_field, [system])
         given = forces_to_encode(force_field, batch)
         out = force_field(batch, given, wanted)
-        expected = {name: value[order] if name in ("forces", "noise") else value for name, value in out.items()}
+        expected = {name: value[order] if _of_atoms(force_field, name) else value for name, value in out.items()}
         actual = force_field(batch_of([other], force_field), None if given is None else given[order], wanted)
         assert_near(actual, expected, TOLERANCE[batch.positions.dtype], "permuted")
 
@@ -216,6 +214,22 @@ def outputs_for(force_field: ForceField, systems: Sequence[System]) -> tuple[str
     """All outputs of the model, but the stress only where every structure has a volume."""
     volume = all(bool(system.pbc.all()) for system in systems)
     return tuple(name for name in force_field.outputs() if name != "stress" or volume)
+
+
+def _irreps(force_field: ForceField, name: str) -> str:
+    """What an output is: "0" scalars, "1" vectors, "0+2" symmetric matrices."""
+    return {"energies": "0", "forces": "1", "stress": "0+2"}.get(name) or force_field.head_irreps[name]
+
+
+def _turned(value: Tensor, irreps: str, rotation: Tensor) -> Tensor:
+    if irreps == "0":
+        return value
+    return value @ rotation.T if irreps == "1" else rotation @ value @ rotation.T
+
+
+def _of_atoms(force_field: ForceField, name: str) -> bool:
+    """Whether an output has a row for each atom: those of heads have, but for the energy and for matrices."""
+    return name != "energy" and _irreps(force_field, name) != "0+2"
 
 
 def random_rotation(dtype: torch.dtype) -> Tensor:

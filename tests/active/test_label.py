@@ -306,6 +306,15 @@ def test_a_frame_without_geometry_gets_no_label(tmp_path: Path) -> None:
     assert done.labels == 1
 
 
+def test_a_flat_cell_gets_no_label(tmp_path: Path) -> None:
+    """In it the search of neighbours of some methods takes all memory, and does not end."""
+    flat = ase.Atoms("Cu2", positions=[[0, 0, 0], [0, 0, 1]], cell=[1, 1, 1e-7], pbc=True)
+    done = label([*crystals(1), flat], tmp_path / "out.extxyz", method="mylab:emt")
+    assert done.labels == 1
+    assert "the frame: periodic along [0, 1, 2], but its cell" in done.failures[1]
+    assert "has no volume there" in done.failures[1]
+
+
 def test_a_process_that_dies_takes_no_labels_along(tmp_path: Path) -> None:
     frames = [*crystals(6), bulk("Cu", cubic=True)[:3]]
     with pytest.raises(ValueError, match="of mylab:deadly was killed or crashed; the labels so far are saved"):

@@ -517,6 +517,16 @@ def _of_two_sizes() -> list[ase.Atoms]:
     return frames
 
 
+def test_a_far_higher_energy_with_far_larger_forces_is_no_other_method(tmp_path: Path) -> None:
+    """As of a structure rattled further than the others; with forces like those of the others it is told."""
+    frames = ethanol(40)
+    frames[7].calc.results["energy"] += 6.0
+    (found,) = [one for one in inspected(tmp_path, frames) if "two groups" in one.found]
+    assert found.frames == (7,)
+    frames[7].calc.results["forces"] *= 12.0
+    assert not [one for one in inspected(tmp_path, frames) if "two groups" in one.found]
+
+
 def test_energies_by_the_atom_of_crystals_of_two_sizes_are_no_mixed_stresses(tmp_path: Path) -> None:
     frames = _of_two_sizes()
     assert not [one for one in inspected(tmp_path, frames) if one.severity == "problem"]

@@ -128,6 +128,7 @@ def test_a_committee_is_not_judged_on_what_a_member_has_seen(tiny: Tiny, tmp_pat
         "denskit evaluate without a file judges the test split of a run"
         for run, count in ((first, 8), (whole, 18))
     ]
+    assert not any("trained on" in line for line in read_structures([first, whole], file, judged=False)[1])  # a hull
     copies = int((Splits.read(first / "splits.json").train < 2).sum())
     warned = [line for line in read_structures(first, few)[1] if line.startswith("warning")]
     assert len(warned) == (copies > 0)

@@ -743,7 +743,7 @@ class TestWholeStudies:
         frames = ase.io.read(Path(__file__).parents[2] / "examples" / "data" / "ethanol_dft.extxyz", ":32")
         model = {key: value for key, value in TINY.items() if key.startswith(("model.", "training."))}
         runs = []
-        for number, name in enumerate(("first", "second")):
+        for number, name in enumerate(("first_seed-0", "second")):
             part, files = frames[number::2], [tmp_path / f"{name}_{split}.xyz" for split in ("train", "valid")]
             ase.io.write(files[0], part[:8])
             ase.io.write(files[1], part[8:])
@@ -751,7 +751,7 @@ class TestWholeStudies:
             own |= {"training.batch_size": 2 + number, "training.lr": 1e-3 * (1 + number)}
             runs.append(train(load_config("equiformer", model | own)))
         found = compare_runs([str(run) for run in runs])
-        assert [row.variant for row in found.rows] == ["first", "second"]
+        assert [row.variant for row in found.rows] == ["first", "second"]  # of the other seeds, too
         assert found.warning.startswith("validated on different structures")
         with pytest.raises(ValueError, match=r"a\.png: a folder is wanted.* give .*a$"):
             write_plots(runs, tmp_path / "a.png")

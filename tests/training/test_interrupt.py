@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from denskit.runtime.run_state import progress_of
 from denskit.training.checkpoint import load_checkpoint
 from denskit.training.load_config import RunConfig
 from denskit.training.run import train
@@ -77,6 +78,7 @@ def test_a_signal_saves_and_says_how_to_go_on(tiny: Callable[..., RunConfig], tm
     step = load_checkpoint(Path(config.output) / "checkpoints/last.pt").step
     assert step >= 2
     assert f"stopped after step {step} of 100000" in output
+    assert progress_of(Path(config.output)) == (step, 100000)
     assert "--resume" in output
     assert (Path(config.output) / "checkpoints/last.safetensors").exists()
     if code is not None:  # torchrun has codes and tracebacks of its own

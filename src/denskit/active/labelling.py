@@ -28,6 +28,7 @@ from denskit.data.electrons import ElectronSettings
 from denskit.data.frames import exact_extxyz
 from denskit.data.writing import relabelled
 from denskit.files import atomic_write, locked_file, new_frames_file
+from denskit.geometry.lattice import periodic_rows
 from denskit.runtime.progress import Report, counted, unreported
 from denskit.runtime.warning import warn
 from denskit.runtime.workers import end_with_parent
@@ -267,6 +268,10 @@ class _Method:
         """Energy, forces, perhaps stress as lists; or "error".  Perhaps "notes": what a user should know."""
         if not (np.isfinite(atoms.positions).all() and np.isfinite(atoms.cell.array).all()):
             return {"error": "positions or cell are NaN or infinite"}  # some methods pass over such an atom in silence
+        try:  # in a flat cell their search of neighbours takes all memory
+            periodic_rows(atoms.cell.array, atoms.pbc, "the frame")
+        except ValueError as error:
+            return {"error": str(error)}
         bare = ase.Atoms(
             atoms.numbers, atoms.positions, cell=atoms.cell, pbc=atoms.pbc, info=dict(atoms.info),
             charges=atoms.get_initial_charges(), magmoms=atoms.get_initial_magnetic_moments(),

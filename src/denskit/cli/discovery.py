@@ -66,7 +66,7 @@ def show_discovery(
     if output is None:
         raise ValueError("--discovery relaxes structures, into a folder: give --output FOLDER")
     weights = model_file(model, checkpoint)
-    phases = None if hull is None else ConvexHull(source_of(model, hull, ""), str(hull))
+    phases = None if hull is None else ConvexHull(source_of(model, hull, "", judged=False), str(hull))
     known = None if relaxed is None else (source_of(model, relaxed, ""), relaxed)
     if known is not None and rmsd_function() is None:
         typer.echo("RMSD is left out: it needs pymatgen (pip install 'denskit[discovery]')", err=True)

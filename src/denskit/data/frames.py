@@ -45,8 +45,10 @@ def frames_of(given: object) -> list[ase.Atoms]:
     return frames
 
 
-def structures_of(frames: Sequence[ase.Atoms], config: DataConfig | None = None) -> tuple[StructureArrays, list[str]]:
-    """Structures of ``ase.Atoms`` in eV and Å, and messages; labels are found as in a file.
+def structures_of(
+    frames: Sequence[ase.Atoms], config: DataConfig | None = None, name: str = NAME
+) -> tuple[StructureArrays, list[str]]:
+    """Structures of ``ase.Atoms`` in eV and Å, and messages, with ``name``; labels are found as in a file.
 
     Raises ValueError as :func:`frames_of`, and for a calculator whose results belong to another geometry.
     """
@@ -54,11 +56,11 @@ def structures_of(frames: Sequence[ase.Atoms], config: DataConfig | None = None)
         calc = atoms.calc
         if calc is not None and calc.results and set(calc.check_state(atoms)) - _UNSEEN:
             raise ValueError(
-                f"{NAME}, frame {index}: the results of its calculator belong to another geometry; the atoms were "
+                f"{name}, frame {index}: the results of its calculator belong to another geometry; the atoms were "
                 "moved, or several frames share one calculator. Give each frame results of its own: "
                 "atoms.calc = SinglePointCalculator(atoms, energy=..., forces=...)"
             )
-    return structures_from(frames, NAME, config or DataConfig())
+    return structures_from(frames, name, config or DataConfig())
 
 
 def bare(atoms: ase.Atoms) -> ase.Atoms:

@@ -37,10 +37,13 @@ Models = Model | Sequence[Model]  # several: a committee, which predicts their m
 Structures = Source | Sequence[ase.Atoms] | str | os.PathLike[str]
 
 
-def source_of(model: Models, source: Structures | None, split: str, data: Reading = None) -> Source:
+def source_of(
+    model: Models, source: Structures | None, split: str, data: Reading = None, *, judged: bool = True
+) -> Source:
     """Structures to judge a model on: given ones, those of a file, or the ``split`` of the run's own data.
 
-    ``data`` says how a file is read, of the run's own data where they are (:func:`run_data`).
+    ``data`` says how a file is read, of the run's own data where they are (:func:`run_data`).  Not ``judged``: a file
+    of something else, as a hull, which the model may have trained on without a warning.
     Raises ValueError for structures that were read already with ``data``, and where a run has no such split.
     """
     model = models_of(model)[0]  # the units and keys of a committee are those of its first member
@@ -65,7 +68,7 @@ def source_of(model: Models, source: Structures | None, split: str, data: Readin
         return chosen
     if isinstance(source, Source):
         return source
-    found, messages = read_structures(model, source, data)
+    found, messages = read_structures(model, source, data, judged=judged)
     for message in messages:
         if message.startswith("warning: "):
             warn(message.removeprefix("warning: "))
@@ -88,15 +91,17 @@ def _part_of(run: Path, split: str, places: Reading) -> Source | None:
 
 
 def read_structures(
-    model: Models, source: Sequence[ase.Atoms] | str | os.PathLike[str], data: Reading = None
+    model: Models, source: Sequence[ase.Atoms] | str | os.PathLike[str], data: Reading = None, *, judged: bool = True
 ) -> tuple[Source, list[str]]:
-    """The structures of a file, or ``ase.Atoms``, for a model; and messages: fields, units, warnings of seen files."""
+    """The structures of a file, or ``ase.Atoms``, for a model; and messages: fields, units, if ``judged`` warnings of
+    files that it has trained on."""
     members = models_of(model)
     model = members[0]
     if isinstance(source, str | os.PathLike):
         found, messages = read_given(Path(source), reading(model, source, data), read_file)
         require_keys(data, found)
-        messages += warnings_for_file(members, Path(source), found)
+        if judged:
+            messages += warnings_for_file(members, Path(source), found)
         return found, messages + geometry_warnings(found, str(source))
     config = reading(model, "frames.extxyz", data)
     arrays, messages = structures_of(source, config)

@@ -46,15 +46,7 @@ def box_of(positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray, cutoff: flo
     positions: [n, 3] Å, finite.  cell: [3, 3] Å, finite.  pbc: [3].  cutoff: Å.  name: the start of messages.
     Raises ValueError for no volume along periodic directions, and for an extent beyond ``LARGEST`` cutoffs.
     """
-    rows, change = short_basis(cell[pbc])
-    repeats = np.linalg.norm(rows, axis=1).min(initial=np.inf)
-    if not repeats >= SAME_PLACE:
-        raise ValueError(
-            f"{name}: periodic along {np.flatnonzero(pbc).tolist()}, but its cell {cell.tolist()} (Å) has no volume "
-            f"there, or none beyond rounding: an atom and its image are {repeats:.1e} Å apart, where at least "
-            f"{SAME_PLACE} Å is wanted. Give short, independent lattice vectors for these directions, or switch their "
-            f"periodicity off."
-        )
+    rows, change = periodic_rows(cell, pbc, name)
     across = np.linalg.svd(rows)[2][len(rows) :]  # orthonormal, at right angles to the rows
     extent = np.ptp(positions @ across.T, axis=0) if len(positions) else np.zeros(len(across))
     box = np.empty((3, 3))
@@ -76,6 +68,23 @@ def box_of(positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray, cutoff: flo
         whole = np.eye(3, dtype=np.int64)
         whole[np.ix_(pbc, pbc)] = change
     return Box(box, 1 / np.linalg.norm(inverse, axis=0), positions, whole, moved)
+
+
+def periodic_rows(cell: np.ndarray, pbc: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray | None]:
+    """The periodic lattice vectors, short ones, and their change as :func:`short_basis` gives it.
+
+    Raises ValueError for no volume along periodic directions.
+    """
+    rows, change = short_basis(cell[pbc])
+    repeats = np.linalg.norm(rows, axis=1).min(initial=np.inf)
+    if not repeats >= SAME_PLACE:
+        raise ValueError(
+            f"{name}: periodic along {np.flatnonzero(pbc).tolist()}, but its cell {cell.tolist()} (Å) has no volume "
+            f"there, or none beyond rounding: an atom and its image are {repeats:.1e} Å apart, where at least "
+            f"{SAME_PLACE} Å is wanted. Give short, independent lattice vectors for these directions, or switch their "
+            f"periodicity off."
+        )
+    return rows, change
 
 
 def check_numbers(positions: np.ndarray, cell: np.ndarray, name: str) -> None:

@@ -317,12 +317,15 @@ class ForceField(nn.Module):
             Those wanted of "energy" [B] float64, "energies" of atoms [N] float64, "forces" [N, 3], "stress" [B, 3, 3].
 
         Raises:
-            ValueError: An element that the model was not trained on; a batch in another dtype than the weights.
+            ValueError: An element that the model was not trained on; a batch in another dtype than the weights;
+                weights in half precision.
             RuntimeError: Under ``torch.inference_mode``, which forbids gradients; use ``torch.no_grad``.
         """
         if torch.is_inference_mode_enabled():
             raise RuntimeError("forces are gradients: call predict under torch.no_grad(), not torch.inference_mode()")
         found, weights = batch.positions.dtype, next(self.parameters()).dtype
+        if weights not in (torch.float32, torch.float64):
+            raise ValueError(f"the weights are in {weights}; models predict in float32 and float64: model.float()")
         if found != weights:
             raise ValueError(
                 f"the batch is in {found}, the weights are in {weights}: give batch.to(dtype={weights}), or load the "

@@ -12,6 +12,7 @@ from denskit.files import is_locked
 RunState = Literal["running", "finished", "failed", "interrupted"]
 LOG = "train.log"  # in the folder
 STEP = re.compile(r"step (\d+)/(\d+)\b")  # begins the lines of numbers
+_DONE = re.compile(r"step (\d+)/(\d+)\b|stopped after step (\d+) of (\d+)\b")
 _LAST = 12  # lines of a log in which its end is told
 _STAMP = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  ")  # before each message
 
@@ -40,9 +41,9 @@ def lines_of(folder: Path) -> list[str]:
 
 
 def progress_of(folder: Path) -> tuple[int, int]:
-    """Steps done and to do, of the last line of numbers; zeros before the first."""
-    found = next((match for line in reversed(lines_of(folder)) if (match := STEP.match(line))), None)
-    return (int(found[1]), int(found[2])) if found else (0, 0)
+    """Steps done and to do, of the last line of numbers, or of the one that says where it stopped; zeros before."""
+    found = next((match for line in reversed(lines_of(folder)) if (match := _DONE.match(line))), None)
+    return (int(found[1] or found[3]), int(found[2] or found[4])) if found else (0, 0)
 
 
 def unfinished(folder: Path) -> str:

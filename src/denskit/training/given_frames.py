@@ -9,7 +9,7 @@ from pathlib import Path
 import ase
 from pydantic import ValidationError
 
-from denskit.data.frames import exact_extxyz, structures_of
+from denskit.data.frames import NAME, exact_extxyz, structures_of
 from denskit.data.splits import PARTS
 from denskit.files import atomic_write
 from denskit.settings import problems_in
@@ -31,8 +31,9 @@ def with_frames(config: RunConfig, frames: Frames) -> RunConfig:
         value = getattr(config.data, name)
         if value is not None and value != files.get(name) and name not in earlier:
             raise ValueError(f"frames are given, and data.{name}={value} too; give one of them")
-    for given in frames.values():
-        structures, _ = structures_of(given, config.data)
+    for part, given in frames.items():
+        name = NAME if len(frames) == 1 else f"{NAME} ({part})"
+        structures, _ = structures_of(given, config.data, name)
         structures.checked(required=config.required_labels, missing=config.data.missing)
     data = config.data.model_dump(exclude_unset=True) | dict.fromkeys(earlier) | {"name": "file", **files}
     try:

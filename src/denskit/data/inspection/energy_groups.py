@@ -18,6 +18,7 @@ BEYOND = 10.0  # eV an atom between groups: more than any cohesion, so no geomet
 WIDTHS = 10.0  # standard deviations of the wider group
 CROSSING = 0.2  # share of the smaller group that lies among the larger, where geometry does not divide them:
 ALIKE = 3.0  # times the distance within the larger group
+STEEPER = 2.0  # times the largest force of the lower energies: a squeezed structure has both, forces and energy
 MOST = 2000  # structures of each group that are compared
 LOOKED_AT = 20  # structures of the group of higher energies
 
@@ -38,8 +39,18 @@ def energy_split(structures: StructureArrays, group: np.ndarray) -> tuple[np.nda
         return None
     few, many = (low, high) if len(low) < len(high) else (high, low)
     few, many = group[few], group[many]
-    beyond = gaps[cut - 1] > BEYOND and not _squeezed(structures, group[high])
-    return (few, many) if beyond or _crossing(structures, few, many) >= CROSSING else None
+    if gaps[cut - 1] > BEYOND and not _squeezed(structures, group[high]):
+        return few, many
+    steeper = _steeper(structures, group[high], group[low])
+    return (few, many) if not steeper and _crossing(structures, few, many) >= CROSSING else None
+
+
+def _steeper(structures: StructureArrays, high: np.ndarray, low: np.ndarray) -> bool:
+    """Whether all of ``high`` have by far larger forces than all of ``low``, which their higher energies agree with."""
+    if not structures.has["forces"][np.concatenate([high, low])].all():
+        return False
+    largest, others = (np.abs(structures.forces[structures.atom_rows(part)]).max(axis=(1, 2)) for part in (high, low))
+    return bool(largest.min() > STEEPER * others.max())
 
 
 def _squeezed(structures: StructureArrays, group: np.ndarray) -> bool:

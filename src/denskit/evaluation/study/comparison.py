@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -30,6 +31,7 @@ _NOT_COMPARED = (  # settings that do not change what is learned
     )),
 )  # fmt: skip
 _PARTS = ("data.train", "data.valid", "data.test")
+_SEED = re.compile(r"[_-]seed[_-]?\d+$")  # at the end of a folder's name
 _LONGEST = 60  # letters of a name made of settings
 
 
@@ -76,12 +78,15 @@ def compare_runs(runs: Sequence[str | os.PathLike[str]]) -> Results:
 def _names(given: Sequence[str], settings: Sequence[Mapping[str, Any]], folders: Sequence[Path]) -> list[str]:
     """The given names, else the settings in which a run differs from the others; where these are many, folders.
 
-    Runs that differ in nothing but the seed have one name, that of the first's folder where it is a folder's.
+    Runs that differ in nothing but the seed have one name, that of the first's folder without its seed where it is a
+    folder's.
     """
     described = [_differences(own, settings, folder) for own, folder in zip(settings, folders, strict=True)]
     if max(map(len, described)) > _LONGEST:
         first = {text: folder for text, folder in reversed(list(zip(described, folders, strict=True)))}
-        called = dict(zip(first, short_names(list(first.values())), strict=True))
+        names = short_names(list(first.values()))
+        bare = [_SEED.sub("", name) for name in names]
+        called = dict(zip(first, bare if len(set(bare)) == len(bare) and all(bare) else names, strict=True))
         described = [called[text] for text in described]
     return [own or text for own, text in zip(given, described, strict=True)]
 
