@@ -21,12 +21,12 @@ from denskit.runtime.memory import peak_memory
 from denskit.runtime.processes import Processes, join_processes
 from denskit.runtime.progress import counted
 from denskit.runtime.threads import threads_for
-from denskit.tasks import FOR_CRYSTALS, FOR_MANY_MATERIALS, FOR_SOME_MOLECULES, DenoisingConfig, DeNSConfig
+from denskit.tasks import FOR_CRYSTALS, FOR_MANY_MATERIALS, DenoisingConfig, DeNSConfig
 from denskit.tasks.metrics import measure
 from denskit.training.budget import lasting
 from denskit.training.checkpoint import Checkpoint
 from denskit.training.cost import TRIAL_STEPS, Cost, time_steps, trial_seconds
-from denskit.training.fitted_denoising import fit_dens_to_crystals, fit_sigma_to_data, fit_weight_to_length
+from denskit.training.fitted_denoising import fit_dens_to_crystals, fit_sigma_to_data
 from denskit.training.fitted_loss import fit_loss_to_energies
 from denskit.training.fitted_settings import fit_model_to_data, rows_for
 from denskit.training.loader import steps_per_epoch
@@ -76,8 +76,6 @@ def forecasts_of(config: RunConfig, times: Sequence[int] = (1,), say: Say | None
         said += seen_before(fitted, data.splits, data.judged)
         if (training := fitted.training).budget is not None:
             training = lasting(fitted, {"max_steps": cost.steps_of(training)}).training
-        weighed, weight_said = fit_weight_to_length(fitted.model_copy(update={"training": training}), larger.train)
-        fitted, said = fitted.model_copy(update={"task": weighed.task}), said + weight_said
         planned = PlannedTraining(fitted, cost.schedule(training), larger.train, cost.valid)
         found.append(Forecast(planned, cost, group.count, said))
     return found
@@ -123,15 +121,12 @@ def settled(
         config = _warming_as_begun(config, checkpoint)
         return (config, said) if budget is None else _of_the_same_length(config, said, checkpoint)
     if budget is None:
-        config, said = _fitted(config, data)
-    else:
-        config, cost, said = _sized(config, data, group, say)
-        steps = cost.steps_of(config.training)
-        epochs = steps // steps_per_epoch(cost.train, config.training.batch_size, config.training.drop_last)
-        length = f"{counted(steps, 'step')} ({counted(epochs, 'epoch')}), at {1000 * cost.step:.0f} ms a step"
-        config, said = lasting(config, {"max_steps": steps}), [*said, f"training.budget={budget}: {length}"]
-    config, weighed = fit_weight_to_length(config, data.train)
-    return config, said + weighed
+        return _fitted(config, data)
+    config, cost, said = _sized(config, data, group, say)
+    steps = cost.steps_of(config.training)
+    epochs = steps // steps_per_epoch(cost.train, config.training.batch_size, config.training.drop_last)
+    length = f"{counted(steps, 'step')} ({counted(epochs, 'epoch')}), at {1000 * cost.step:.0f} ms a step"
+    return lasting(config, {"max_steps": steps}), [*said, f"training.budget={budget}: {length}"]
 
 
 def _as_begun(config: RunConfig, data: LoadedData, checkpoint: Checkpoint) -> tuple[RunConfig, list[str]]:
@@ -144,10 +139,7 @@ def _as_begun(config: RunConfig, data: LoadedData, checkpoint: Checkpoint) -> tu
     rows = tuple(row.model_copy(update={"training": kept}) for row in config.sizes)
     config = config.model_copy(update={"sizes": rows})
     if before["name"] == task.name:
-        chosen = (
-            *FOR_MANY_MATERIALS,
-            *({**FOR_CRYSTALS, **FOR_SOME_MOLECULES} if isinstance(task, DeNSConfig) else ()),
-        )
+        chosen = (*FOR_MANY_MATERIALS, *(FOR_CRYSTALS if isinstance(task, DeNSConfig) else ()))
         kept = {name: before[name] for name in chosen if name in before and name not in task.model_fields_set}
         config = config.model_copy(update={"task": task.model_copy(update=kept)})
     candidates = [_fitted(candidate, data) for candidate in _by_row(config, data)]
