@@ -25,7 +25,7 @@ from denskit.models.base import ForceField
 from denskit.models.model_file import Model, models_of, read_header
 from denskit.reading.remote import address_of
 from denskit.runtime.warning import warn
-from denskit.training.inputs import changed_contents, contents
+from denskit.training.inputs import contents
 from denskit.training.inputs import structures_of as files_of
 from denskit.training.load_config import load_config
 from denskit.training.reading_settings import Reading, reading_as_trained, reading_of
@@ -153,7 +153,7 @@ def is_own(run: Path, split: str, places: Mapping[str, Any] | None) -> bool:
     now = contents(config, [key]).get(key) if recorded is not None else None
     if recorded is None or now is None:
         return split not in (places or {})
-    if changed_contents({key: recorded}, {key: now}, config):
+    if recorded != now:
         raise ValueError(
             f"{key}={getattr(config.data, split)} is another file than that of the run, or has changed ({now}; on "
             f"record: {recorded}). Bring the file back, or judge the model on a file of your own: denskit evaluate "

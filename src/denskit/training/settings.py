@@ -395,8 +395,6 @@ class RunConfig(Settings):
             fields = type(getattr(self, section)).model_fields
             defaults = {name: field.get_default() for name, field in fields.items() if not field.is_required()}
             filled[section] = to_jsonable_python(defaults) | dict(document.get(section, {}))
-        if filled["training"].get("init_from") is not None:  # was once written as it was given
-            filled["training"]["init_from"] = _absolute(filled["training"]["init_from"])
         return filled
 
 

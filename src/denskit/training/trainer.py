@@ -71,7 +71,7 @@ class Trainer:
     seconds: float = 0.0  # of training
     unjudged: bool = False  # the validation after this step is still to come
     messages: list[str] = field(default_factory=list)
-    continued: Mapping[str, Any] | None = None  # scaling in the checkpoint (may be empty): :meth:`resume` follows
+    continued: Mapping[str, Any] | None = None  # scaling in the checkpoint: :meth:`resume` follows
     inputs: dict[str, str] = field(default_factory=dict)  # content of the training's files, by setting
     budget: TimeBudget | None = None  # which the number of steps is to fit
 
