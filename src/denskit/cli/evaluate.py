@@ -160,7 +160,6 @@ def _judge(
     """Errors of energy, forces and stress: the table and its files."""
     from denskit.evaluation.evaluate import evaluate as evaluate_model
     from denskit.evaluation.evaluate import evaluate_splits
-    from denskit.evaluation.judged_structures import is_own
     from denskit.files import new_file, output_folder
     from denskit.runtime.processes import join_processes
     from denskit.runtime.progress import progress_bar
@@ -173,9 +172,7 @@ def _judge(
     settings: dict[str, Any] = {"checkpoint": checkpoint, "batch_size": batch_size}
     settings["processes"] = join_processes(device)
     sources = _read(models, sets or ({} if file is None else {file: file}), data)
-    own = models[0] if file is None and len(models) == 1 and models[0].is_dir() else None
-    unwritten = None if own is None or is_own(own, split, data) else " and ".join(written)  # not of this run, perhaps
-    folder = output or (None if unwritten else own)
+    folder = output or (models[0] if file is None and len(models) == 1 and models[0].is_dir() else None)
     with progress_bar(Console(stderr=True)) as bar:
         if speaks():  # the first of several processes
             settings["progress"] = bar
@@ -200,9 +197,6 @@ def _judge(
     for name, hint in hints.items():
         if hint:
             typer.echo(f"hint: {name}: {hint}" if len(hints) > 1 else f"hint: {hint}")
-    if unwritten and output is None:
-        why = f"the run has no record of the content of data.{split}"
-        typer.echo(f"Not written into {own}: {unwritten}, as {why}. -o FOLDER writes them there")
     if folder is not None:
         parity = {"file": file, "checkpoint": checkpoint, "device": device, "data": data}
         _write(results, folder, written, models, parity)
