@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -46,7 +47,6 @@ Rotation = Annotated[
         "rotation apart from that of the vibrations."
     ),
 ]
-SMALL_TRIAL = 1000  # atoms: up to so many, a trial of more replicas takes four times as many
 
 
 def md(
@@ -126,8 +126,8 @@ def md(
         [model, *(committee or [])], device, dtype, stress=ensemble == "npt", skin=skin, compile=compile,
         edge_chunk=edge_chunk, kernels=kernels, processes=min(processes, len(structures)),
     )  # fmt: skip
-    run = _announce_cost if dry_run else _simulate
-    run(potential, structures, plan, resume=resume, compiled=compile)
+    run = _announce_cost if dry_run else partial(_simulate, compiled=compile)
+    run(potential, structures, plan, resume=resume)
 
 
 def _acting(ensemble: str, **given: float | None) -> dict[str, Any]:
@@ -239,10 +239,8 @@ def _read_records(model: Path, file: Path, index: str) -> list[Atoms]:
     return [plain(source[place]) for place in places]
 
 
-def _announce_cost(
-    potential: DividedPotential, structures: list[Atoms], plan: DynamicsPlan, *, resume: bool, compiled: bool
-) -> None:
-    """Print the cost of the steps that are left, and of a simulation with ten times the replicas."""
+def _announce_cost(potential: DividedPotential, structures: list[Atoms], plan: DynamicsPlan, *, resume: bool) -> None:
+    """Print the cost of the steps that are left."""
     from denskit.simulation.dynamics.cost import cost_of
     from denskit.simulation.dynamics.folder import RESTART
     from denskit.simulation.dynamics.restart import Restart
@@ -252,13 +250,9 @@ def _announce_cost(
     cost = cost_of(potential, structures, plan)
     for failure in cost.failures:
         typer.echo(f"warning: in the trial {failure}")
-    lines = {"cost": _in_words(cost, plan, done)}
-    if not compiled:  # another number of atoms would be compiled anew
-        factor = 4 if 4 * sum(map(len, structures)) <= SMALL_TRIAL else 2
-        more = cost_of(potential, structures * factor, plan)
-        lines["cost_of_10_times_the_replicas"] = _in_words(cost.tenfold(more, factor), plan, 0)
-    typer.echo("\nwith 10 times the replicas: ".join(lines.values()))
-    give(**lines, failures_in_trial=list(cost.failures))
+    said = _in_words(cost, plan, done)
+    typer.echo(said)
+    give(cost=said, failures_in_trial=list(cost.failures))
 
 
 def _in_words(cost: DynamicsCost, plan: DynamicsPlan, done: int) -> str:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from denskit.data import LoadedData, load_data
-from denskit.data.base import Subset, evenly
+from denskit.data.base import evenly
 from denskit.data.inspection import findings_of
 from denskit.data.loading import FEW
 from denskit.data.records import joined, once
@@ -52,33 +51,24 @@ class Forecast:
     messages: list[str]  # about what data and budget decided
 
 
-def forecasts_of(config: RunConfig, times: Sequence[int] = (1,), say: Say | None = None) -> list[Forecast]:
+def forecast_of(config: RunConfig, say: Say | None = None) -> Forecast:
     """A forecast of a run from a trial of some steps; nothing is written.  Of several processes all call this.
 
-    times: ascending; a forecast for so many times the data, which may decide on another model.  ``say`` is told what
-    is found in the data, and what takes its time, before it begins; without it the data are not looked at.
-    Raises as :func:`denskit.training.run.train` before its first step.
+    ``say`` is told what is found in the data, and what takes its time, before it begins; without it the data are not
+    looked at.  Raises as :func:`denskit.training.run.train` before its first step.
     """
-    group, cpu = join_processes(config.device), torch.device("cpu")
-    before = peak_memory(cpu)
+    group = join_processes(config.device)
     if say is None:
         data = load_data(config.data, config.seed, config.required_labels)
     else:
         data, _ = examined(config, say, first=group.is_first)
-    held = peak_memory(cpu) - before if group.device == cpu else 0.0  # MiB, small where data are read as they are used
-    found = []
-    for number in times:
-        copies = np.tile(np.arange(len(data.train)), number)
-        larger = replace(data, train=Subset(data.train, copies, data.train.name))
-        fitted, cost, said = _sized(config, larger, group, say or (lambda line: None))
-        memory = peak_memory(group.device) + (number - 1) * held
-        cost = replace(cost, valid=number * cost.valid, test=number * cost.test, memory=memory)
-        said += seen_before(fitted, data.splits, data.judged)
-        if (training := fitted.training).budget is not None:
-            training = lasting(fitted, {"max_steps": cost.steps_of(training)}).training
-        planned = PlannedTraining(fitted, cost.schedule(training), larger.train, cost.valid)
-        found.append(Forecast(planned, cost, group.count, said))
-    return found
+    fitted, cost, said = _sized(config, data, group, say or (lambda line: None))
+    cost = replace(cost, memory=peak_memory(group.device))
+    said += seen_before(fitted, data.splits, data.judged)
+    if (training := fitted.training).budget is not None:
+        training = lasting(fitted, {"max_steps": cost.steps_of(training)}).training
+    planned = PlannedTraining(fitted, cost.schedule(training), data.train, cost.valid)
+    return Forecast(planned, cost, group.count, said)
 
 
 def examined(config: RunConfig, say: Say, *, first: bool = True) -> tuple[LoadedData, list[str]]:

@@ -15,7 +15,7 @@ from denskit.runtime.device import choose_device, gpus_to_share
 from denskit.runtime.threads import cores
 from denskit.training.cost import Cost
 from denskit.training.fitted_settings import training_for
-from denskit.training.forecast import forecasts_of
+from denskit.training.forecast import forecast_of
 from denskit.training.overview import rows_of
 from denskit.training.run_folder import RunFolder
 from denskit.training.settings import RunConfig
@@ -101,7 +101,7 @@ def trial(study: StudyConfig, run: StudyRun) -> Cost:
         folder = Path(name)
         config = run.config(folder / "run", split_settings(study, run, folder / "splits"))
         require_judgeable(study, config)
-        return forecasts_of(config)[0].cost
+        return forecast_of(config).cost
 
 
 def runs_to_try(study: StudyConfig) -> dict[str, StudyRun]:
