@@ -13,7 +13,7 @@ from rich.console import Console
 
 from denskit.cli.denoising import show_denoising
 from denskit.cli.discovery import show_discovery
-from denskit.cli.options import Committee, Deterministic, Device, Force, refuse
+from denskit.cli.options import BatchSize, Committee, Deterministic, Device, Force, ModelPath, refuse
 from denskit.cli.output import complain, give, speaks
 from denskit.cli.sets import named_sets, places_of, print_table, with_reading
 from denskit.files import write_json
@@ -63,7 +63,7 @@ References = Annotated[
 
 
 def evaluate(
-    model: Annotated[Path, typer.Argument(help="Run folder or model file.", metavar="RUN|MODEL", show_default=False)],
+    model: ModelPath,
     structures: Sets = None,
     committee: Committee = None,
     split: Annotated[Literal["train", "valid", "test"], typer.Option(help="Part of the run's own data.")] = "test",
@@ -75,7 +75,7 @@ def evaluate(
         typer.Option("--output", "-o", help="Folder for SPLIT.json and parity.png; default: the run folder."),
     ] = None,
     device: Device = "auto",
-    batch_size: Annotated[int, typer.Option(help="Structures at a time; of large ones fewer.", min=1)] = 32,
+    batch_size: BatchSize = 32,
     deterministic: Deterministic = False,
     denoise: Annotated[
         bool, typer.Option("--denoise", help="Instead: recovery of noise by a run with task=dens (a diagnostic).")

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from denskit.cli.opening import gains_by_recording, open_potential
-from denskit.cli.options import Committee, Device, Kernels, Processes
+from denskit.cli.options import Committee, Device, Dtype, Kernels, ModelPath, Processes, Resume, Skin
 from denskit.cli.output import complain, give
 from denskit.cli.stopping import stoppable
 from denskit.runtime.progress import counted, duration
@@ -50,7 +50,7 @@ Rotation = Annotated[
 
 
 def md(
-    model: Annotated[Path, typer.Argument(help="Run folder or model file.", metavar="RUN|MODEL", show_default=False)],
+    model: ModelPath,
     file: Annotated[Path, typer.Argument(help="Structures, in any format of training files.", show_default=False)],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write to.")] = Path("runs/md"),
     ensemble: Annotated[
@@ -73,7 +73,7 @@ def md(
     frame_every: Annotated[int, typer.Option(help="Steps between frames.", min=1)] = 100,
     statistics_every: Annotated[int, typer.Option(help="Steps between lines of statistics.csv.", min=1)] = 10,
     restart_every: Annotated[int, typer.Option(help="Steps between restart files.", min=1)] = 1000,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue from the restart file in the folder.")] = False,
+    resume: Resume = False,
     committee: Committee = None,
     uncertain: Uncertain = None,
     uncertain_every: Annotated[float, typer.Option(help="fs at least between such frames of one run.", min=0)] = 100.0,
@@ -82,8 +82,8 @@ def md(
         bool, typer.Option("--stop-uncertain", help="End a run at its first such frame.")
     ] = False,
     device: Device = "auto",
-    dtype: Annotated[Literal["float32", "float64"] | None, typer.Option(help="Default: the model's.")] = None,
-    skin: Annotated[float, typer.Option(help="Å, of the neighbour list.")] = 0.5,
+    dtype: Dtype = None,
+    skin: Skin = 0.5,
     kernels: Kernels = "auto",
     edge_chunk: EdgeChunk = None,
     compile: Compile = False,
