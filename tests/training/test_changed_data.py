@@ -187,6 +187,8 @@ def test_a_plain_model_can_be_fine_tuned_with_dens(tmp_path: Path) -> None:
 def test_best_by_a_label_without_weight_is_refused() -> None:
     with pytest.raises(ValueError, match=r"training.best_by=energy"):
         load_config("demo", ["task.forces_weight=0"])
+    with pytest.raises(ValueError, match=r"training.best_by=forces"):
+        load_config("demo", ["task.energy_weight=0", "training.best_by=energy"])
 
 
 def test_a_run_does_not_go_on_with_other_files_of_its_parts(tmp_path: Path) -> None:

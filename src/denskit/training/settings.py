@@ -333,8 +333,7 @@ class RunConfig(Settings):
             )
         self.model.require_degrees(self.model.heads | build_task(self.task).heads)
         self._check_scale()
-        if self.training.best_by == "forces":  # by energies earlier versions trained without their weight
-            require_weight("forces", energy=self.task.energy_weight, forces=self.task.forces_weight)
+        require_weight(self.training.best_by, energy=self.task.energy_weight, forces=self.task.forces_weight)
         return self
 
     def _check_scale(self) -> None:

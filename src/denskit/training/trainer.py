@@ -24,7 +24,7 @@ from denskit.runtime.memory import peak_memory
 from denskit.runtime.processes import Processes
 from denskit.runtime.progress import counted, duration
 from denskit.tasks import build_task
-from denskit.training.best_by import BEST_BY, require_label, require_weight
+from denskit.training.best_by import BEST_BY, require_label
 from denskit.training.budget import TimeBudget, lasting
 from denskit.training.checkpoint import Checkpoint, may_change, save_checkpoint
 from denskit.training.hints import hint_after
@@ -77,9 +77,6 @@ class Trainer:
 
     def __post_init__(self) -> None:
         training, device = self.config.training, self.group.device
-        task = self.config.task
-        if self.continued is None:
-            require_weight(training.best_by, energy=task.energy_weight, forces=task.forces_weight)
         if self.data.valid is not None:
             require_label(training.best_by, evenly(self.data.valid, training.evaluate_structures))
         self.folder = RunFolder(Path(self.config.output))
