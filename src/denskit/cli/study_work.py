@@ -117,7 +117,7 @@ def _warnings(study: StudyConfig, costs: Mapping[str, Cost], asked: bool) -> lis
             variants.setdefault(message, []).append(variant)
     said = [f"warning: {', '.join(names)}: {message}" for message, names in variants.items()]
     advice = question.advice(study, costs, warned=found, asked=asked)
-    return [*timing.unequal_batches(study, costs), *said, *advice]
+    return [*said, *advice]
 
 
 def _saved(study: StudyConfig, folder: StudyFolder) -> str:
