@@ -16,10 +16,9 @@ import pytest
 
 from denskit.data import DataConfig
 from denskit.data.base import Source
-from denskit.training.budget import TimeBudget
 from denskit.training.checkpoint import load_checkpoint
 from denskit.training.checks import warnings_before
-from denskit.training.cost import Cost, time_steps
+from denskit.training.cost import Cost, TimeBudget, time_steps
 from denskit.training.fitted_settings import rows_for
 from denskit.training.forecast import _trial, forecast_of
 from denskit.training.load_config import RunConfig, load_config
@@ -221,7 +220,7 @@ def test_a_longer_training_does_not_warm_up_again(tiny: Tiny, monkeypatch: pytes
 def test_a_length_is_corrected_by_the_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hundred seconds, in which steps of one second were planned."""
     seconds = 1000.0
-    monkeypatch.setattr("denskit.training.budget.time.monotonic", lambda: seconds)
+    monkeypatch.setattr("denskit.training.cost.time.monotonic", lambda: seconds)
 
     def lengths(*looks: tuple[float, int, int], spent: float = 0.0) -> list[int]:
         nonlocal seconds

@@ -22,9 +22,8 @@ from denskit.runtime.progress import counted
 from denskit.runtime.threads import threads_for
 from denskit.tasks import FOR_CRYSTALS, FOR_MANY_MATERIALS, DenoisingConfig, DeNSConfig
 from denskit.tasks.metrics import measure
-from denskit.training.budget import lasting
 from denskit.training.checkpoint import Checkpoint
-from denskit.training.cost import TRIAL_STEPS, Cost, time_steps, trial_seconds
+from denskit.training.cost import TRIAL_STEPS, Cost, lasting, time_steps, trial_seconds
 from denskit.training.fitted_denoising import fit_dens_to_crystals, fit_sigma_to_data
 from denskit.training.fitted_loss import fit_loss_to_energies
 from denskit.training.fitted_settings import fit_model_to_data, rows_for

@@ -25,8 +25,8 @@ from denskit.runtime.processes import Processes
 from denskit.runtime.progress import counted, duration
 from denskit.tasks import build_task
 from denskit.training.best_by import BEST_BY, require_label
-from denskit.training.budget import TimeBudget, lasting
 from denskit.training.checkpoint import Checkpoint, may_change, save_checkpoint
+from denskit.training.cost import TimeBudget, lasting
 from denskit.training.hints import hint_after
 from denskit.training.judged_models import JudgedModels
 from denskit.training.loader import Loader, StepWork, steps_per_epoch
