@@ -22,13 +22,12 @@ from typing import Any
 
 Found = dict[str, float]  # seconds, and MiB of memory
 DENS = ("task=dens",)
-TRAININGS = {  # preset, settings, settings of the tenfold training
-    "demo": ("demo", ("training.max_steps=150",), ("training.max_steps=1500",)),
-    "demo, DeNS": ("demo", (*DENS, "training.max_steps=150"), ("training.max_steps=1500",)),
+TRAININGS = {  # preset, settings
+    "demo": ("demo", ("training.max_steps=150",)),
+    "demo, DeNS": ("demo", (*DENS, "training.max_steps=150")),
     "equiformer, FILE": (
         "equiformer",
         ("training.max_steps=300", "training.evaluate_every=50 steps", "data.split.train=90", "data.split.valid=9"),
-        ("data.split.train=900", "data.split.valid=90"),
     ),
 }
 SIMULATIONS = {"ethanol x 1": (1, 1500, 5), "ethanol x 16": (16, 300, 5)}  # replicas, steps, steps between frames
@@ -49,21 +48,20 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|")
     for name in TRAININGS:
         if asked.only in name and (asked.data or "FILE" not in name):
-            _compare(name, "training", asked, ("as given", "10 times"))
+            _compare(name, "training", asked)
     for name in SIMULATIONS:
         if asked.only in name:
-            _compare(name, "simulation", asked, ("as given", "10 times the replicas"))
+            _compare(name, "simulation", asked)
 
 
-def _compare(name: str, kind: str, asked: argparse.Namespace, cases: tuple[str, str]) -> None:
-    """Two rows of the table: as given, and ten times as much."""
-    jobs = [{"kind": kind, "name": name, "data": asked.data, "clock": asked.clock, "times": times} for times in (1, 10)]
-    for case, job in zip(cases, jobs, strict=True):
-        forecast, found = (_in_a_process(job | {"real": real}) for real in (False, True))
-        cells = []
-        for key in ("seconds", "memory"):
-            cells += [f"{forecast[key]:.4g}", f"{found[key]:.4g}", f"{100 * (found[key] / forecast[key] - 1):+.0f} %"]
-        print(f"| {name}, {case} | {' | '.join(cells)} |", flush=True)
+def _compare(name: str, kind: str, asked: argparse.Namespace) -> None:
+    """A row of the table."""
+    job = {"kind": kind, "name": name, "data": asked.data, "clock": asked.clock}
+    forecast, found = (_in_a_process(job | {"real": real}) for real in (False, True))
+    cells = []
+    for key in ("seconds", "memory"):
+        cells += [f"{forecast[key]:.4g}", f"{found[key]:.4g}", f"{100 * (found[key] / forecast[key] - 1):+.0f} %"]
+    print(f"| {name} | {' | '.join(cells)} |", flush=True)
 
 
 def _in_a_process(job: dict[str, Any]) -> Found:
@@ -73,7 +71,7 @@ def _in_a_process(job: dict[str, Any]) -> Found:
     return json.loads(answer.splitlines()[-1])
 
 
-def _work(kind: str, name: str, data: str | None, clock: str, times: int, real: bool) -> Found:
+def _work(kind: str, name: str, data: str | None, clock: str, real: bool) -> Found:
     """One forecast or one real run."""
     if clock == "processor":
         time.perf_counter = time.process_time
@@ -82,33 +80,30 @@ def _work(kind: str, name: str, data: str | None, clock: str, times: int, real: 
     keep_freed_memory()  # as the program does
     with tempfile.TemporaryDirectory() as folder:
         work = _training if kind == "training" else _simulation
-        return work(name, data, times, real, Path(folder) / "run")
+        return work(name, data, real, Path(folder) / "run")
 
 
-def _training(name: str, data: str | None, times: int, real: bool, folder: Path) -> Found:
-    from denskit.training.forecast import forecasts_of
+def _training(name: str, data: str | None, real: bool, folder: Path) -> Found:
+    from denskit.training.forecast import forecast_of
     from denskit.training.load_config import load_config
     from denskit.training.run import train
     from denskit.training.trainer import Trainer
 
-    preset, settings, tenfold = TRAININGS[name]
-    more_data = any(setting.startswith("data.") for setting in tenfold)
+    preset, settings = TRAININGS[name]
     given = [*settings, f"output={folder}", "device=cpu", *([f"data.path={data}"] if "FILE" in name else [])]
-    longer = [*given, *(tenfold if times == 10 and (real or not more_data) else ())]
-    config = load_config(preset, longer)
+    config = load_config(preset, given)
     if real:
         with _timed(Trainer, "run") as found:
             train(config)
         return found
-    forecast = forecasts_of(config, (1, 10))[times == 10 and more_data]
+    forecast = forecast_of(config)
     training = forecast.planned.config.training
     return {"seconds": forecast.cost.training_seconds(training), "memory": forecast.cost.memory}
 
 
-def _simulation(name: str, data: str | None, times: int, real: bool, folder: Path) -> Found:
+def _simulation(name: str, data: str | None, real: bool, folder: Path) -> Found:
     from ase.build import molecule
 
-    from denskit.cli.md import SMALL_TRIAL
     from denskit.simulation.dynamics import DynamicsSettings
     from denskit.simulation.dynamics.cost import cost_of
     from denskit.simulation.dynamics.folder import DynamicsPlan, molecular_dynamics
@@ -120,12 +115,9 @@ def _simulation(name: str, data: str | None, times: int, real: bool, folder: Pat
     potential, structures = Potential("zoo:ethanol-xtb"), [molecule("CH3CH2OH")] * replicas
     if real:
         with _timed(Simulation, "run") as found:
-            molecular_dynamics(potential, structures * times, plan, say=_unsaid)
+            molecular_dynamics(potential, structures, plan, say=_unsaid)
         return found
     cost = cost_of(potential, structures, plan)
-    if times == 10:
-        factor = 4 if 4 * sum(map(len, structures)) <= SMALL_TRIAL else 2
-        cost = cost.tenfold(cost_of(potential, structures * factor, plan), factor)
     return {"seconds": cost.seconds(plan.steps, plan), "memory": cost.memory}
 
 

@@ -112,7 +112,7 @@ def test_dry_run_prints_a_configuration_that_trains(mine: Path, tmp_path: Path) 
     config = yaml.safe_load(result.stdout)
     assert (config["seed"], config["device"], config["output"]) == (7, "cpu", str(tmp_path / "new"))
     assert not (tmp_path / "new").exists()
-    assert "ms a step" in result.stderr and "with 10 times the data: about" in result.stderr
+    assert "of training, at " in result.stderr and "ms a step" in result.stderr
     (tmp_path / "again.yaml").write_text(result.stdout, encoding="utf-8")
     assert yaml.safe_load(denskit("train", tmp_path / "again.yaml", "--dry-run").stdout) == config
 

@@ -77,7 +77,7 @@ from denskit.evaluation.study.running import Job, StudyFolder, run_all, train_an
 from denskit.evaluation.study.runs import find_run, runs_of
 from denskit.evaluation.study.statistics import difference, mean_of
 from denskit.evaluation.study.tables import as_latex, as_markdown, as_rich
-from denskit.evaluation.study.timing import abreast, runs_to_try, seconds_of, trial, unequal_batches
+from denskit.evaluation.study.timing import abreast, runs_to_try, seconds_of, trial
 from denskit.evaluation.study.tuned import at_their_best
 from denskit.files import locked, write_json
 from denskit.presets import study_names
@@ -611,21 +611,6 @@ class TestQuestion:
         (line,) = advice(longer, {"DeNS": Cost(0.1, 0.01, 800, 6, 20)}, asked=False)
         assert line.endswith("(training.max_steps), or on 80 instead of 800 structures (data.split.train)")
         assert advice(study, costs, warned=["DeNS", "more"]) == []
-
-    def test_batches_of_different_size_are_told(self) -> None:
-        """Of presets that differ in them; not where one size is given, nor for epochs."""
-        settings = {"data.path": "x.extxyz", "training.max_steps": 100}
-        kinds = {"Equiformer": {}, "DeNS": {"task": "dens"}, "V2": {"base": "equiformer_v2"}}
-        study = StudyConfig(title="", settings=settings, variants=kinds, axes={FRAMES: [50, 800]})
-        costs = {run.cell: Cost(0.1, 0.01, 800, 6, 20) for run in runs_of(study)}
-        (line,) = unequal_batches(study, costs)
-        assert "(Equiformer 4, DeNS 4, V2 8)" in line and line.endswith(
-            "training.batch_size=8 for all makes them equal"
-        )
-        several = {cell: cost for cell, cost in costs.items() if "V2" not in cell}
-        assert unequal_batches(study, several) == []
-        for given in ({"training.batch_size": 8}, {"training.epochs": 5, "training.max_steps": None}):
-            assert unequal_batches(study.model_copy(update={"settings": {**settings, **given}}), costs) == []
 
     def test_data_on_which_dens_cannot_pay_are_told(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Once, also by a dry run; not that longer trainings would help."""
@@ -1281,8 +1266,6 @@ class TestWholeStudies:
 
         later = asked(axes={"data.split.valid": [6, 5000]})
         assert "Error: plain, data.split.valid 5000: " in later and " frames to divide" in later
-        frames = {20: {"training.max_steps": 12}, 5000: {}}
-        assert "'axes.data.split.train={20: {training.max_steps: 12}}'" in asked(axes={FRAMES: frames})
         alone = {**TINY, "data.split": {"valid": 6, "test": 0}}
         assert "plain: training and validation leave no structure for the test split" in asked(settings=alone)
 

@@ -215,7 +215,8 @@ def _last(folder: Path) -> None:
         folder / "last.pt",
         Checkpoint(
             step=3, weights=force_field.state_dict(), optimizer=optimizer.state_dict(), average=None, best=0.5,
-            seconds=1.0, num_train=20, num_processes=1, config=load_config(RUN).document(),
+            seconds=1.0, num_train=20, num_processes=1, config=load_config(RUN).document(), loss_scale={}, window={},
+            inputs={}, scaling=force_field.scaling.to_dict(), unjudged=False, failure="",
         ),
     )  # fmt: skip
 

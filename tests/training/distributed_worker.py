@@ -18,7 +18,7 @@ import torch
 from denskit.data import load_data
 from denskit.runtime.processes import Processes, join_processes
 from denskit.training import optimizer
-from denskit.training.budget import TimeBudget
+from denskit.training.cost import TimeBudget
 from denskit.training.load_config import RunConfig, load_config
 from denskit.training.loader import StepWork
 from denskit.training.run import train

@@ -97,7 +97,7 @@ def test_a_test_file_that_is_gone_is_named(tmp_path: Path) -> None:
 
 
 def test_the_result_of_a_run_is_of_its_own_test_file(tmp_path: Path) -> None:
-    """Another file is refused, and one whose content is not on record, as of earlier versions, is no result."""
+    """Another file is refused, and so is a moved one where the content is not on record, as of a file at an address."""
     names = ("mine", "valid", "test", "moved", "other")
     data, valid, test, moved, other = (tmp_path / f"{name}.extxyz" for name in names)
     for shift, file in enumerate((data, valid, test, other)):
@@ -124,8 +124,8 @@ def test_the_result_of_a_run_is_of_its_own_test_file(tmp_path: Path) -> None:
     save_model(run / "model.safetensors", state, header["metadata"])
     (run / "test.json").unlink(missing_ok=True)
     told = CliRunner().invoke(app, ["evaluate", str(run), f"data.test={other}", "--device", "cpu"])
-    assert told.exit_code == 0 and not (run / "test.json").exists() and not (run / "parity.png").exists()
-    assert "Not written into" in told.output and "-o FOLDER" in told.output
+    assert told.exit_code == 1 and not (run / "test.json").exists()
+    assert "content is not known" in told.output and f"{run} FILE" in "".join(told.output.splitlines())
     assert CliRunner().invoke(app, ["evaluate", str(run), "--device", "cpu"]).exit_code == 0
     assert (run / "test.json").is_file()
 
@@ -187,6 +187,8 @@ def test_a_plain_model_can_be_fine_tuned_with_dens(tmp_path: Path) -> None:
 def test_best_by_a_label_without_weight_is_refused() -> None:
     with pytest.raises(ValueError, match=r"training.best_by=energy"):
         load_config("demo", ["task.forces_weight=0"])
+    with pytest.raises(ValueError, match=r"training.best_by=forces"):
+        load_config("demo", ["task.energy_weight=0", "training.best_by=energy"])
 
 
 def test_a_run_does_not_go_on_with_other_files_of_its_parts(tmp_path: Path) -> None:

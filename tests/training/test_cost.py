@@ -16,12 +16,11 @@ import pytest
 
 from denskit.data import DataConfig
 from denskit.data.base import Source
-from denskit.training.budget import TimeBudget
 from denskit.training.checkpoint import load_checkpoint
 from denskit.training.checks import warnings_before
-from denskit.training.cost import Cost, time_steps
+from denskit.training.cost import Cost, TimeBudget, time_steps
 from denskit.training.fitted_settings import rows_for
-from denskit.training.forecast import _trial, forecasts_of
+from denskit.training.forecast import _trial, forecast_of
 from denskit.training.load_config import RunConfig, load_config
 from denskit.training.run import train
 from denskit.training.settings import SizeRow, TrainingConfig, parse_budget, parse_interval
@@ -90,7 +89,7 @@ def test_a_trial_of_slow_steps_takes_a_part_of_the_budget(
 
     monkeypatch.setattr("denskit.training.forecast.time_steps", timed)
     monkeypatch.setattr("denskit.training.forecast.measure", measured)
-    forecasts_of(tiny(f"training.budget={budget}", "training.batch_size=2"))
+    forecast_of(tiny(f"training.budget={budget}", "training.batch_size=2"))
     assert (limits, evaluated) == ([limit], [judged, judged])
 
 
@@ -105,7 +104,7 @@ def test_large_files_are_named_before_they_are_read(
         monkeypatch.setattr("denskit.training.forecast._LARGE", large)
         said: list[str] = []
         with pytest.raises(ValueError, match="cannot be read"):
-            forecasts_of(config, say=said.append)
+            forecast_of(config, say=said.append)
         with pytest.raises(ValueError, match="cannot be read"):
             train(config, progress=True)
         assert said == [words][: bool(words)]
@@ -124,7 +123,7 @@ def test_the_model_of_a_trial_is_gone_after_it(tiny: Tiny, monkeypatch: pytest.M
     monkeypatch.setattr("denskit.training.forecast.time_steps", timed)
     gc.disable()  # else the collector may happen to come by
     try:
-        forecasts_of(tiny("training.max_steps=2"))
+        forecast_of(tiny("training.max_steps=2"))
     finally:
         gc.enable()
     assert [part() for part in made] == [None, None]
@@ -140,7 +139,7 @@ def test_one_length_is_given(tiny: Tiny) -> None:
 
 def test_a_trial_measures_and_writes_nothing(tiny: Tiny) -> None:
     before = time.process_time()
-    [forecast] = forecasts_of(tiny("training.max_steps=7", "task.sigma=0.4"))
+    forecast = forecast_of(tiny("training.max_steps=7", "task.sigma=0.4"))
     config, cost = forecast.planned.config, forecast.cost
     assert (cost.train, cost.valid, cost.test) == (20, 4, 4)
     assert cost.step > 0 and cost.structure > 0
@@ -148,21 +147,6 @@ def test_a_trial_measures_and_writes_nothing(tiny: Tiny) -> None:
     assert config.training.max_steps == 7
     assert any(message.startswith("warning: task.sigma=0.4 Å") for message in warnings_before(forecast.planned))
     assert not Path(config.output).exists()
-
-
-def test_ten_times_the_data_may_need_another_model(tiny: Tiny) -> None:
-    """Splits are ten times as large, and a table of sizes chooses the model for so many structures."""
-    rows = (SizeRow(up_to=100, model={"num_layers": 1}), SizeRow(model={"num_layers": 2}))
-    config = tiny("training.epochs=3").model_copy(update={"sizes": rows})
-    said: list[str] = []
-    found = forecasts_of(config, (1, 10), said.append)
-    (small, large), (cost, more) = ([each.planned.config for each in found], [each.cost for each in found])
-    assert (small.model.num_layers, large.model.num_layers) == (1, 2)
-    assert (more.train, more.valid, more.test) == (200, 40, 40)
-    trials = [line for line in said if line.startswith("timing a few steps of equiformer with ")]
-    assert [("on 20 structures" in line, "on 200 structures" in line) for line in trials] == [(1, 0), (0, 1)]
-    assert more.memory >= cost.memory > 0
-    assert more.training_seconds(large.training) > 10 * 5 * 3 * more.step  # epochs are ten times as long
 
 
 def test_a_budget_becomes_steps_which_a_resumed_run_keeps(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,7 +220,7 @@ def test_a_longer_training_does_not_warm_up_again(tiny: Tiny, monkeypatch: pytes
 def test_a_length_is_corrected_by_the_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hundred seconds, in which steps of one second were planned."""
     seconds = 1000.0
-    monkeypatch.setattr("denskit.training.budget.time.monotonic", lambda: seconds)
+    monkeypatch.setattr("denskit.training.cost.time.monotonic", lambda: seconds)
 
     def lengths(*looks: tuple[float, int, int], spent: float = 0.0) -> list[int]:
         nonlocal seconds
@@ -272,7 +256,7 @@ def test_a_budget_for_too_few_steps_takes_a_smaller_model(
     monkeypatch.setattr("denskit.training.forecast._trial", trial)
     rows = (SizeRow(up_to=2, model={"num_layers": 1}), SizeRow(min_steps=wanted, model={"num_layers": 2}))
     config = tiny("training.budget=1 hour").model_copy(update={"sizes": rows})
-    [forecast] = forecasts_of(config)
+    forecast = forecast_of(config)
     assert forecast.planned.config.model.num_layers == layers
     assert sum(trials) == pytest.approx(forecast.cost.trial) and min(trials) > 0 and len(trials) == layers
     run = train(config)
@@ -294,7 +278,7 @@ def test_a_size_that_was_given_is_tried_once(tiny: Tiny, monkeypatch: pytest.Mon
     """Rows without the settings that the user gave may be alike: nothing smaller is there, and nothing is said."""
     monkeypatch.setattr(Cost, "steps_within", lambda self, training: 10)
     rows = (SizeRow(up_to=2, model={}), SizeRow(min_steps=1000, model={}))
-    [forecast] = forecasts_of(tiny("training.budget=1 hour").model_copy(update={"sizes": rows}))
+    forecast = forecast_of(tiny("training.budget=1 hour").model_copy(update={"sizes": rows}))
     assert not any("smaller" in line for line in forecast.messages)
 
 

@@ -61,6 +61,14 @@ def test_what_is_not_given_is_for_crystals(tiny: Tiny, systems: dict[str, System
     assert "task.corruption_ratio=0.5 task.max_force=2.5 task.max_corrupted_share=0.75" in said
 
 
+def test_auto_undoes_a_given_weight_of_the_noise(tiny: Tiny, systems: dict[str, System]) -> None:
+    config = tiny("task.sigma=auto", "task.coefficient=auto")  # the file has 4
+    assert isinstance(config.task, DeNSConfig) and config.task.coefficient == DeNSConfig().coefficient
+    assert _dens(config, [systems["copper"]])[0].coefficient == FOR_CRYSTALS["coefficient"]
+    with pytest.raises(ValueError, match="coefficient"):
+        tiny("task.coefficient=automatic")
+
+
 def test_molecules_and_other_tasks_keep_theirs(tiny: Tiny, systems: dict[str, System]) -> None:
     copper, ethanol = systems["copper"], systems["ethanol"]
     slab = replace(copper, fixed=np.ones(len(copper), bool))

@@ -13,7 +13,7 @@ from ase.build import molecule
 from ase.calculators.singlepoint import SinglePointCalculator
 
 from denskit.data.datasets.embedded import FOLDER
-from denskit.training.forecast import forecasts_of
+from denskit.training.forecast import forecast_of
 from denskit.training.run import train
 from denskit.training.settings import RunConfig
 
@@ -87,7 +87,7 @@ def test_findings_come_before_a_step_is_tried(
         patch.setattr("denskit.training.forecast.time_steps", ended)
         for begin in (
             lambda: train(tiny(*given, "training.budget=1 minute"), progress=True),
-            lambda: forecasts_of(tiny(*given), say=print),
+            lambda: forecast_of(tiny(*given), say=print),
         ):
             with pytest.raises(ValueError, match="the trial"):
                 begin()

@@ -29,9 +29,9 @@ from denskit.data.frames import exact_extxyz
 from denskit.data.writing import relabelled
 from denskit.files import atomic_write, locked_file, new_frames_file
 from denskit.geometry.lattice import periodic_rows
+from denskit.runtime.children import end_worker_with_parent
 from denskit.runtime.progress import Report, counted, unreported
 from denskit.runtime.warning import warn
-from denskit.runtime.workers import end_with_parent
 
 XTB = "xtb"
 UNGUARDED = (
@@ -314,7 +314,7 @@ _method: _Method  # of a worker
 
 def _begin(method: str | Maker) -> None:
     global _method
-    end_with_parent()
+    end_worker_with_parent()
     _method = _Method(calculator_of(method))
 
 

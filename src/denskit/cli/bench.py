@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from denskit.cli.options import Device, Kernels
+from denskit.cli.options import Device, Kernels, ModelPath
 from denskit.cli.output import give
 from denskit.runtime.progress import counted
 
@@ -22,7 +22,7 @@ WARM_UPS = 2  # untimed calls first: kernels are compiled, memory is allocated
 
 
 def bench(
-    model: Annotated[Path, typer.Argument(help="Run folder or model file.", metavar="RUN|MODEL", show_default=False)],
+    model: ModelPath,
     file: Annotated[
         Path | None, typer.Argument(help="Structures; default: the test split of the run.", show_default=False)
     ] = None,

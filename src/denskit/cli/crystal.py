@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Column
 
 from denskit.cli.opening import open_potential, open_structures, references_of
-from denskit.cli.options import Device, HowRead, Kernels, refuse
+from denskit.cli.options import Device, HowRead, Kernels, Resume, refuse
 from denskit.cli.output import complain, give, show_table, table_console
 from denskit.cli.sets import origin_of_file, reading_settings
 from denskit.cli.stopping import stoppable
@@ -43,7 +43,7 @@ def crystal(
     fmax: Annotated[float, typer.Option(help="eV/Å: largest force in a relaxed crystal.")] = 1e-3,
     strain: Annotated[float, typer.Option(help="Strain of the elastic constants.")] = 0.005,
     volumes: Annotated[int, typer.Option(help="Volumes of the equation of state.", min=5)] = 9,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the work in the folder.")] = False,
+    resume: Resume = False,
     device: Device = "auto",
     dtype: Annotated[Literal["float32", "float64"], typer.Option(help="Of the model.")] = "float64",
     kernels: Kernels = "auto",

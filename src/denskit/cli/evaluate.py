@@ -13,7 +13,7 @@ from rich.console import Console
 
 from denskit.cli.denoising import show_denoising
 from denskit.cli.discovery import show_discovery
-from denskit.cli.options import Committee, Deterministic, Device, Force, refuse
+from denskit.cli.options import BatchSize, Committee, Deterministic, Device, Force, ModelPath, refuse
 from denskit.cli.output import complain, give, speaks
 from denskit.cli.sets import named_sets, places_of, print_table, with_reading
 from denskit.files import write_json
@@ -63,7 +63,7 @@ References = Annotated[
 
 
 def evaluate(
-    model: Annotated[Path, typer.Argument(help="Run folder or model file.", metavar="RUN|MODEL", show_default=False)],
+    model: ModelPath,
     structures: Sets = None,
     committee: Committee = None,
     split: Annotated[Literal["train", "valid", "test"], typer.Option(help="Part of the run's own data.")] = "test",
@@ -75,7 +75,7 @@ def evaluate(
         typer.Option("--output", "-o", help="Folder for SPLIT.json and parity.png; default: the run folder."),
     ] = None,
     device: Device = "auto",
-    batch_size: Annotated[int, typer.Option(help="Structures at a time; of large ones fewer.", min=1)] = 32,
+    batch_size: BatchSize = 32,
     deterministic: Deterministic = False,
     denoise: Annotated[
         bool, typer.Option("--denoise", help="Instead: recovery of noise by a run with task=dens (a diagnostic).")
@@ -160,7 +160,6 @@ def _judge(
     """Errors of energy, forces and stress: the table and its files."""
     from denskit.evaluation.evaluate import evaluate as evaluate_model
     from denskit.evaluation.evaluate import evaluate_splits
-    from denskit.evaluation.judged_structures import is_own
     from denskit.files import new_file, output_folder
     from denskit.runtime.processes import join_processes
     from denskit.runtime.progress import progress_bar
@@ -173,9 +172,7 @@ def _judge(
     settings: dict[str, Any] = {"checkpoint": checkpoint, "batch_size": batch_size}
     settings["processes"] = join_processes(device)
     sources = _read(models, sets or ({} if file is None else {file: file}), data)
-    own = models[0] if file is None and len(models) == 1 and models[0].is_dir() else None
-    unwritten = None if own is None or is_own(own, split, data) else " and ".join(written)  # not of this run, perhaps
-    folder = output or (None if unwritten else own)
+    folder = output or (models[0] if file is None and len(models) == 1 and models[0].is_dir() else None)
     with progress_bar(Console(stderr=True)) as bar:
         if speaks():  # the first of several processes
             settings["progress"] = bar
@@ -200,9 +197,6 @@ def _judge(
     for name, hint in hints.items():
         if hint:
             typer.echo(f"hint: {name}: {hint}" if len(hints) > 1 else f"hint: {hint}")
-    if unwritten and output is None:
-        why = f"the run has no record of the content of data.{split}"
-        typer.echo(f"Not written into {own}: {unwritten}, as {why}. -o FOLDER writes them there")
     if folder is not None:
         parity = {"file": file, "checkpoint": checkpoint, "device": device, "data": data}
         _write(results, folder, written, models, parity)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
-from denskit.cli.options import Force
+from denskit.cli.options import Dtype, Force, ModelPath
 from denskit.cli.output import give
 
 
 def export(
-    model: Annotated[Path, typer.Argument(help="Run folder or model file.", metavar="RUN|MODEL", show_default=False)],
+    model: ModelPath,
     output: Annotated[Path, typer.Option("--output", "-o", help="The .pt2 file to write.", show_default=False)],
     device: Annotated[str, typer.Option(help="auto, cpu or cuda: where the program will run.")] = "cpu",
-    dtype: Annotated[Literal["float32", "float64"] | None, typer.Option(help="Default: the model's.")] = None,
+    dtype: Dtype = None,
     aot: Annotated[
         bool, typer.Option("--aot", help="Compile by AOTInductor for this processor: minutes, needs a C++ compiler.")
     ] = False,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from denskit.cli.opening import open_potential
-from denskit.cli.options import Committee, Device, Kernels
+from denskit.cli.options import Committee, Device, Dtype, Kernels, ModelPath
 from denskit.cli.output import complain, give
 from denskit.runtime.progress import counted
 
@@ -25,7 +25,7 @@ _OVERRIDING = re.compile(_ANY + r"((?:set|ave|line|plane)force|shake|rattle|ti/s
 
 
 def lammps(
-    model: Annotated[Path, typer.Argument(help="Run folder or model file.", metavar="RUN|MODEL", show_default=False)],
+    model: ModelPath,
     script: Annotated[Path, typer.Argument(help="Input script of LAMMPS.", show_default=False)],
     options: Annotated[
         list[str] | None, typer.Argument(help="Options of LAMMPS.", metavar="[-- OPTIONS]", show_default=False)
@@ -35,9 +35,7 @@ def lammps(
     ] = None,
     committee: Committee = None,
     device: Device = "auto",
-    dtype: Annotated[
-        Literal["float32", "float64"] | None, typer.Option(help="Of the model; default: the file's.")
-    ] = None,
+    dtype: Dtype = None,
     kernels: Kernels = "auto",
 ) -> None:
     """Run an input script of LAMMPS with the energies, forces and pressure of a model.

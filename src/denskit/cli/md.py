@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -9,7 +10,7 @@ import typer
 from rich.console import Console
 
 from denskit.cli.opening import gains_by_recording, open_potential
-from denskit.cli.options import Committee, Device, Kernels, Processes
+from denskit.cli.options import Committee, Device, Dtype, Kernels, ModelPath, Processes, Resume, Skin
 from denskit.cli.output import complain, give
 from denskit.cli.stopping import stoppable
 from denskit.runtime.progress import counted, duration
@@ -46,11 +47,10 @@ Rotation = Annotated[
         "rotation apart from that of the vibrations."
     ),
 ]
-SMALL_TRIAL = 1000  # atoms: up to so many, a trial of more replicas takes four times as many
 
 
 def md(
-    model: Annotated[Path, typer.Argument(help="Run folder or model file.", metavar="RUN|MODEL", show_default=False)],
+    model: ModelPath,
     file: Annotated[Path, typer.Argument(help="Structures, in any format of training files.", show_default=False)],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write to.")] = Path("runs/md"),
     ensemble: Annotated[
@@ -73,7 +73,7 @@ def md(
     frame_every: Annotated[int, typer.Option(help="Steps between frames.", min=1)] = 100,
     statistics_every: Annotated[int, typer.Option(help="Steps between lines of statistics.csv.", min=1)] = 10,
     restart_every: Annotated[int, typer.Option(help="Steps between restart files.", min=1)] = 1000,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue from the restart file in the folder.")] = False,
+    resume: Resume = False,
     committee: Committee = None,
     uncertain: Uncertain = None,
     uncertain_every: Annotated[float, typer.Option(help="fs at least between such frames of one run.", min=0)] = 100.0,
@@ -82,8 +82,8 @@ def md(
         bool, typer.Option("--stop-uncertain", help="End a run at its first such frame.")
     ] = False,
     device: Device = "auto",
-    dtype: Annotated[Literal["float32", "float64"] | None, typer.Option(help="Default: the model's.")] = None,
-    skin: Annotated[float, typer.Option(help="Å, of the neighbour list.")] = 0.5,
+    dtype: Dtype = None,
+    skin: Skin = 0.5,
     kernels: Kernels = "auto",
     edge_chunk: EdgeChunk = None,
     compile: Compile = False,
@@ -126,8 +126,8 @@ def md(
         [model, *(committee or [])], device, dtype, stress=ensemble == "npt", skin=skin, compile=compile,
         edge_chunk=edge_chunk, kernels=kernels, processes=min(processes, len(structures)),
     )  # fmt: skip
-    run = _announce_cost if dry_run else _simulate
-    run(potential, structures, plan, resume=resume, compiled=compile)
+    run = _announce_cost if dry_run else partial(_simulate, compiled=compile)
+    run(potential, structures, plan, resume=resume)
 
 
 def _acting(ensemble: str, **given: float | None) -> dict[str, Any]:
@@ -239,10 +239,8 @@ def _read_records(model: Path, file: Path, index: str) -> list[Atoms]:
     return [plain(source[place]) for place in places]
 
 
-def _announce_cost(
-    potential: DividedPotential, structures: list[Atoms], plan: DynamicsPlan, *, resume: bool, compiled: bool
-) -> None:
-    """Print the cost of the steps that are left, and of a simulation with ten times the replicas."""
+def _announce_cost(potential: DividedPotential, structures: list[Atoms], plan: DynamicsPlan, *, resume: bool) -> None:
+    """Print the cost of the steps that are left."""
     from denskit.simulation.dynamics.cost import cost_of
     from denskit.simulation.dynamics.folder import RESTART
     from denskit.simulation.dynamics.restart import Restart
@@ -252,13 +250,9 @@ def _announce_cost(
     cost = cost_of(potential, structures, plan)
     for failure in cost.failures:
         typer.echo(f"warning: in the trial {failure}")
-    lines = {"cost": _in_words(cost, plan, done)}
-    if not compiled:  # another number of atoms would be compiled anew
-        factor = 4 if 4 * sum(map(len, structures)) <= SMALL_TRIAL else 2
-        more = cost_of(potential, structures * factor, plan)
-        lines["cost_of_10_times_the_replicas"] = _in_words(cost.tenfold(more, factor), plan, 0)
-    typer.echo("\nwith 10 times the replicas: ".join(lines.values()))
-    give(**lines, failures_in_trial=list(cost.failures))
+    said = _in_words(cost, plan, done)
+    typer.echo(said)
+    give(cost=said, failures_in_trial=list(cost.failures))
 
 
 def _in_words(cost: DynamicsCost, plan: DynamicsPlan, done: int) -> str:

@@ -7,7 +7,10 @@ from typing import Annotated, Literal
 
 import typer
 
+ModelPath = Annotated[Path, typer.Argument(help="Run folder or model file.", metavar="RUN|MODEL", show_default=False)]
+BatchSize = Annotated[int, typer.Option(help="Structures at a time; of large ones fewer.", min=1)]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Dtype = Annotated[Literal["float32", "float64"] | None, typer.Option(help="Default: the model's.")]
 HowRead = Annotated[
     list[str] | None,
     typer.Argument(
@@ -29,6 +32,8 @@ Force = Annotated[bool, typer.Option("--force", help="Replace an existing output
 Processes = Annotated[
     int, typer.Option(help="Processes on this machine; structures and cores are divided among them.", min=1)
 ]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue the work in the folder.")]
+Skin = Annotated[float, typer.Option(help="Å, of the neighbour list.")]
 
 
 def refuse(*rules: tuple[object, str]) -> None:

@@ -8,14 +8,14 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
-from denskit.cli.options import Committee, Deterministic, Device, Force
+from denskit.cli.options import BatchSize, Committee, Deterministic, Device, Force, ModelPath
 from denskit.cli.output import give, speaks
 from denskit.cli.sets import named_sets, with_reading
 from denskit.runtime.progress import counted
 
 
 def predict(
-    model: Annotated[Path, typer.Argument(help="Run folder or model file.", metavar="RUN|MODEL", show_default=False)],
+    model: ModelPath,
     structures: Annotated[
         list[str],
         typer.Argument(
@@ -32,7 +32,7 @@ def predict(
         typer.Option("--format", help="extxyz; as npz: evalai (forces of free atoms), leaderboard (of all)."),
     ] = "extxyz",
     device: Device = "auto",
-    batch_size: Annotated[int, typer.Option(help="Structures at a time; of large ones fewer.", min=1)] = 32,
+    batch_size: BatchSize = 32,
     deterministic: Deterministic = False,
     force: Force = False,
 ) -> None:

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from denskit.cli.opening import open_potential, open_structures
-from denskit.cli.options import Committee, Deterministic, Device, HowRead, Kernels, Processes
+from denskit.cli.options import Committee, Deterministic, Device, Dtype, HowRead, Kernels, ModelPath, Processes, Resume
 from denskit.cli.output import complain, give
 from denskit.cli.sets import origin_of_file, reading_settings
 from denskit.cli.stopping import stoppable
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def relax(
-    model: Annotated[Path, typer.Argument(help="Model file or run folder.", show_default=False)],
+    model: ModelPath,
     file: Annotated[
         Path,
         typer.Argument(
@@ -48,7 +48,7 @@ def relax(
     pressure: Annotated[float, typer.Option(help="GPa, on relaxing cells.")] = 0.0,
     batch_atoms: Annotated[int, typer.Option(help="Atoms evaluated at once.", min=1)] = 1000,
     trajectory: Annotated[bool, typer.Option("--trajectory", help="Keep every geometry, a file a structure.")] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the relaxation in the folder.")] = False,
+    resume: Resume = False,
     is2re: Annotated[
         bool, typer.Option("--is2re", help="Write submission files; errors where the file has relaxed references.")
     ] = False,
@@ -57,9 +57,7 @@ def relax(
     ] = False,
     committee: Committee = None,
     device: Device = "auto",
-    dtype: Annotated[
-        Literal["float32", "float64"] | None, typer.Option(help="Of the model; default: the file's.")
-    ] = None,
+    dtype: Dtype = None,
     kernels: Kernels = "auto",
     processes: Processes = 1,
     deterministic: Deterministic = False,

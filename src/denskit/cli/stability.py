@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from denskit.cli.opening import gains_by_recording, open_potential
-from denskit.cli.options import Device, Kernels, Processes, refuse
+from denskit.cli.options import Device, Dtype, Kernels, ModelPath, Processes, Resume, Skin, refuse
 from denskit.cli.output import complain, give, show_table
 from denskit.cli.stopping import stoppable
 from denskit.files import sha256_of
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def stability(
-    model: Annotated[Path, typer.Argument(help="Run folder or model file.", metavar="RUN|MODEL", show_default=False)],
+    model: ModelPath,
     file: Annotated[
         Path | None, typer.Argument(help="Reference structures of one molecule; default: the run's test split.")
     ] = None,
@@ -38,10 +38,10 @@ def stability(
         float, typer.Option(help="ps, at most --time, without a thermostat: energy drift; 0: no.", min=0)
     ] = 5.0,
     seed: Annotated[int, typer.Option(help="Of momenta.", min=0)] = 0,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the simulations in the folder.")] = False,
+    resume: Resume = False,
     device: Device = "auto",
-    dtype: Annotated[Literal["float32", "float64"] | None, typer.Option(help="Default: the model's.")] = None,
-    skin: Annotated[float, typer.Option(help="Å, of the neighbour list.")] = 0.5,
+    dtype: Dtype = None,
+    skin: Skin = 0.5,
     kernels: Kernels = "auto",
     processes: Processes = 1,
 ) -> None:

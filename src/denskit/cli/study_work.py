@@ -25,7 +25,6 @@ from denskit.evaluation.study.collect import collect
 from denskit.evaluation.study.committees import committees_of, require_one_split
 from denskit.evaluation.study.config import StudyConfig, changed, file_name, load_study, write_study
 from denskit.evaluation.study.data import problems_of, require_settings
-from denskit.evaluation.study.noise_weights import unequal_weights, weights_to_take
 from denskit.evaluation.study.presets_then import require_same_models
 from denskit.evaluation.study.running import StudyFolder, run_all
 from denskit.evaluation.study.runs import StudyRun, runs_of
@@ -72,7 +71,7 @@ def train_and_report(
             pass
     all_trained = all(folder.judged(run) for run in runs_of(study))
     costs = {} if all_trained else _costs(study, source, folder)
-    warnings = _warnings(study, folder, costs, asked) if costs else []
+    warnings = _warnings(study, costs, asked) if costs else []
     for line in [*_announce(study, folder, costs, processes), *warnings]:
         typer.echo(line)
     if dry_run:
@@ -109,7 +108,7 @@ def train_and_report(
         raise typer.Exit(1)
 
 
-def _warnings(study: StudyConfig, folder: StudyFolder, costs: Mapping[str, Cost], asked: bool) -> list[str]:
+def _warnings(study: StudyConfig, costs: Mapping[str, Cost], asked: bool) -> list[str]:
     """What speaks against the comparison, and against a gain by DeNS: the data, else the length of its trainings."""
     found = question.data_warnings(study)
     variants: dict[str, list[str]] = {}
@@ -117,10 +116,8 @@ def _warnings(study: StudyConfig, folder: StudyFolder, costs: Mapping[str, Cost]
         for message in messages:
             variants.setdefault(message, []).append(variant)
     said = [f"warning: {', '.join(names)}: {message}" for message, names in variants.items()]
-    weights = unequal_weights(weights_to_take(study, folder))
-    weighed = [] if weights is None else [": ".join(weights)]
     advice = question.advice(study, costs, warned=found, asked=asked)
-    return [*timing.unequal_batches(study, costs), *weighed, *said, *advice]
+    return [*said, *advice]
 
 
 def _saved(study: StudyConfig, folder: StudyFolder) -> str:
@@ -249,9 +246,8 @@ def study_of_question(
     study, said = again or question.asked_anew(file, frames, overrides, kept)
     if to_fit is not None:
         return _sized_question(study, said, file, folder, to_fit, processes, both="axes.training.lr" in keys)
-    study, weighed = question.at_one_weight(study, folder)
     source, study, more = folder.keep(study, draft=dry_run)
-    for line in [*said, *weighed, *more]:
+    for line in [*said, *more]:
         typer.echo(line)
     steps = "; its trainings keep their length: for another give another --output" if hours is not None else ""
     continues = kept is not None and (study == kept or folder.has_begun())
@@ -276,8 +272,7 @@ def _sized_question(
     write_study(study, draft)
     costs, working = _costs(study, draft, folder), timing.abreast(study, processes)
     study, shortened = question.sized(study, costs, hours, working, both=both)
-    study, weighed = question.at_one_weight(study, folder)
-    for line in [*shortened, *weighed]:
+    for line in shortened:
         typer.echo(line)
     for line in folder.write(study):
         typer.echo(line)

@@ -147,31 +147,22 @@ def _give(run: Path) -> None:
 def _planned(config: RunConfig) -> tuple[dict[str, Any], str]:
     """Settings as the data decide them, warnings and the cost in words; as given where the data are not there."""
     from denskit.training.checks import warnings_before
-    from denskit.training.forecast import forecasts_of
+    from denskit.training.forecast import forecast_of
     from denskit.training.hints import hints_before
 
     try:
-        found, larger = forecasts_of(config, (1, 10), _say)
+        found = forecast_of(config, _say)
     except FileNotFoundError as error:
         return config.document(), f"note: {error}; the size of the model and the cost are open"
     planned = found.planned
-    note = "" if _sizes(larger) == _sizes(found) else ", with the larger model of so many structures"
     said = [*found.messages, *warnings_before(planned), *hints_before(planned)]
-    cost = [_in_words(found), f"with 10 times the data: {_in_words(larger)}{note}"]
-    return planned.config.document(), "\n".join([*said, *cost])
+    return planned.config.document(), "\n".join([*said, _in_words(found)])
 
 
 def _say(line: str) -> None:
     """Before the results."""
     if speaks():
         typer.echo(line, err=True)
-
-
-def _sizes(forecast: Forecast) -> dict[str, Any]:
-    """Settings of the model, but for those that are measured on the structures."""
-    from denskit.models.config import MEASURED
-
-    return forecast.planned.config.model.model_dump(exclude=set(MEASURED))
 
 
 def _in_words(forecast: Forecast) -> str:

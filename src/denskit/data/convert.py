@@ -47,9 +47,9 @@ from denskit.data.splits import content_in_words
 from denskit.data.structure_arrays import StructureArrays, close_pair
 from denskit.files import atomic_write, output_folder, sha256_of, write_json
 from denskit.geometry.lattice import SAME_PLACE
+from denskit.runtime.children import end_worker_with_parent
 from denskit.runtime.progress import Report, counted, unreported
 from denskit.runtime.work_folder import WorkFolder, append_line, whole_lines
-from denskit.runtime.workers import end_with_parent
 
 HOLDS = "shards of structures (ase convert IN OUT writes one file, such as extxyz)"
 STRUCTURES = 16_384  # of a shard: some 30 MB of OC20, in the file and in memory of its writer
@@ -239,7 +239,7 @@ _plan: _Plan  # of a worker
 def _start_worker(plan: _Plan) -> None:
     global _plan
     _plan = plan
-    end_with_parent()
+    end_worker_with_parent()
 
 
 def _write(shard: int) -> dict[str, Any]:

@@ -86,13 +86,8 @@ class Splits:
         return splits
 
     def is_of(self, path: Path) -> bool:
-        """Whether the file has the content that was divided, also by the identity that earlier versions saved."""
-        size, sha256 = identity_of(path)
-        if (self.size, self.sha256) == (size, sha256):
-            return True
-        if self.size != size and not path.is_dir():
-            return False  # without a look into all shards of a pattern
-        return (self.size, self.sha256) == identity_of(path, earlier=True)
+        """Whether the file has the content that was divided."""
+        return (self.size, self.sha256) == identity_of(path)
 
     def within(self, pool: np.ndarray) -> Splits:
         """The parts without frames outside ``pool`` [M]."""
@@ -180,21 +175,17 @@ def _with_all(elements: Sequence[frozenset[int]]) -> np.ndarray:
     return chosen
 
 
-def content_in_words(path: Path, *, earlier: bool = False) -> str:
-    """The content of a file or folder for comparisons, in words; of files above ``LARGE`` bytes their size alone.
-
-    ``earlier``: as :func:`identity_of`.
-    """
+def content_in_words(path: Path) -> str:
+    """The content of a file or folder for comparisons, in words; of files above ``LARGE`` bytes their size alone."""
     large = path.is_file() and path.stat().st_size > LARGE
-    return f"{path.stat().st_size} bytes" if large else f"sha256 {identity_of(path, earlier=earlier)[1]}"
+    return f"{path.stat().st_size} bytes" if large else f"sha256 {identity_of(path)[1]}"
 
 
-def identity_of(path: Path, *, earlier: bool = False) -> tuple[int, str]:
+def identity_of(path: Path) -> tuple[int, str]:
     """Bytes and SHA-256 of a file; of several the bytes of all, and a hash of their names and contents.
 
     The content of a shard, and of files above ``LARGE`` bytes, is their size here.  Of Denskit's shards the identity is
-    that of their index, which has the digest of each shard.  ``earlier``: as earlier versions computed and saved it,
-    with all files beside shards in a folder, and with the digests of the shards of a pattern.
+    that of their index, which has the digest of each shard.
     """
     path = path / INDEX if (path / INDEX).is_file() else path
     if files := files_in(path):
@@ -202,12 +193,11 @@ def identity_of(path: Path, *, earlier: bool = False) -> tuple[int, str]:
         contents: dict[str, str | int] = {}
         for file in files:
             size = file.stat().st_size
-            by_size = not earlier and (size > LARGE or are_shards(file))
-            contents[os.path.relpath(file, top)] = size if by_size else sha256_of(file)
+            contents[os.path.relpath(file, top)] = size if size > LARGE or are_shards(file) else sha256_of(file)
         return sum(file.stat().st_size for file in files), hashlib.sha256(repr(contents).encode()).hexdigest()
     if not path.is_dir():
         return path.stat().st_size, sha256_of(path)
-    inside = ([] if earlier else shards_in(path)) or sorted(file for file in path.rglob("*") if file.is_file())
+    inside = shards_in(path) or sorted(file for file in path.rglob("*") if file.is_file())
     sizes = {str(file.relative_to(path)): file.stat().st_size for file in inside}
     return sum(sizes.values()), hashlib.sha256(repr(sizes).encode()).hexdigest()
 

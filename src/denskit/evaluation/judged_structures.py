@@ -25,7 +25,7 @@ from denskit.models.base import ForceField
 from denskit.models.model_file import Model, models_of, read_header
 from denskit.reading.remote import address_of
 from denskit.runtime.warning import warn
-from denskit.training.inputs import changed_contents, contents
+from denskit.training.inputs import contents
 from denskit.training.inputs import structures_of as files_of
 from denskit.training.load_config import load_config
 from denskit.training.reading_settings import Reading, reading_as_trained, reading_of
@@ -60,11 +60,7 @@ def source_of(
         chosen = _part_of(run, split, data)
         if chosen is None:
             raise ValueError(f"{_name(model)}: this run has no {split} split; give a file of structures")
-        if not is_own(run, split, data):
-            warn(
-                f"data.{split}: the run has no record of the content of this file, so whether these are its own "
-                "structures is not known"
-            )
+        _require_own(run, split, data)
         return chosen
     if isinstance(source, Source):
         return source
@@ -145,26 +141,28 @@ def run_data(run: Path, places: Mapping[str, Any] | None = None) -> LoadedData:
         ) from None
 
 
-def is_own(run: Path, split: str, places: Mapping[str, Any] | None) -> bool:
-    """Whether the structures of a split are those of the run; one that has moved needs its content on record.
-
-    Raises ValueError for another content.  A divided file is compared by :func:`run_data`.
+def _require_own(run: Path, split: str, places: Mapping[str, Any] | None) -> None:
+    """Raise ValueError where the file of a split has another content than the run has on record, or has moved and
+    cannot be compared.  A divided file is compared by :func:`run_data`.
     """
     config, key = config_at(run, places), f"data.{split}"
     if getattr(config.data, split) is None or (split == "train" and RunFolder(run).divided() is not None):
-        return True
+        return
     model = next((file for file in (RunFolder(run).model, RunFolder(run).last_model) if file.is_file()), None)
     recorded = None if model is None else read_header(model)["metadata"].get("contents", {}).get(key)
     now = contents(config, [key]).get(key) if recorded is not None else None
-    if recorded is None or now is None:
-        return split not in (places or {})
-    if changed_contents({key: recorded}, {key: now}, config):
-        raise ValueError(
-            f"{key}={getattr(config.data, split)} is another file than that of the run, or has changed ({now}; on "
-            f"record: {recorded}). Bring the file back, or judge the model on a file of your own: denskit evaluate "
-            f"{shlex.quote(str(run))} FILE"
-        )
-    return True
+    if recorded is None or now is None:  # as of a file at an address
+        if split not in (places or {}):
+            return
+        found = "cannot be compared with that of the run, whose content is not known"
+    elif recorded == now:
+        return
+    else:
+        found = f"is another file than that of the run, or has changed ({now}; on record: {recorded})"
+    raise ValueError(
+        f"{key}={getattr(config.data, split)} {found}. Bring the file back, or judge the model on a file of your own: "
+        f"denskit evaluate {shlex.quote(str(run))} FILE"
+    )
 
 
 def config_at(run: Path, places: Mapping[str, Any] | None) -> RunConfig:

@@ -1,4 +1,4 @@
-"""Processes of this program that another one starts, and that end with it."""
+"""Processes that another one starts, of this program or of :mod:`multiprocessing`, and that end with it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
+from multiprocessing import parent_process
+from multiprocessing.connection import wait
 from typing import IO
 
 _PARENT = "DENSKIT_PARENT"  # its process number
@@ -54,3 +57,19 @@ def end_with_parent() -> None:
 def is_child() -> bool:
     """Whether :func:`start_denskit` started this process: it may be told to end more than once, and ends once."""
     return _STARTED
+
+
+def end_worker_with_parent() -> None:
+    """In a worker of :mod:`multiprocessing`: end as soon as the process that started it has ended, also by a kill.
+
+    Otherwise it would wait for work for ever.  A program that the worker has started is not ended.
+    """
+    parent = parent_process()
+    if parent is None:
+        return
+
+    def watch() -> None:
+        wait([parent.sentinel])
+        os._exit(1)  # not sys.exit, which ends this thread alone
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -10,7 +10,7 @@ from denskit.tasks.anids import AniDS, AniDSConfig
 from denskit.tasks.base import LearnedTask, Task, Term, total_loss
 from denskit.tasks.cell_dens import CellDeNS, CellDeNSConfig
 from denskit.tasks.corruption import DenoisingConfig
-from denskit.tasks.dens import FOR_CRYSTALS, FOR_SOME_MOLECULES, DeNS, DeNSConfig
+from denskit.tasks.dens import FOR_CRYSTALS, DeNS, DeNSConfig
 from denskit.tasks.energy_forces import FOR_MANY_MATERIALS, EnergyForces, EnergyForcesConfig, LossConfig
 from denskit.tasks.ndem import NDeM, NDeMConfig
 from denskit.tasks.noisy_nodes import NoisyNodes, NoisyNodesConfig
@@ -66,7 +66,7 @@ def denoises(config: LossConfig) -> TypeGuard[Denoises]:
 
 
 __all__ = [
-    "FOR_CRYSTALS", "FOR_MANY_MATERIALS", "FOR_SOME_MOLECULES", "TASKS", "AniDS", "AniDSConfig", "CellDeNS",
+    "FOR_CRYSTALS", "FOR_MANY_MATERIALS", "TASKS", "AniDS", "AniDSConfig", "CellDeNS",
     "CellDeNSConfig", "DeNS", "DeNSConfig", "Denoises", "DenoisingConfig", "EnergyForces", "EnergyForcesConfig",
     "LearnedTask", "LossConfig", "NDeM", "NDeMConfig", "NoisyNodes", "NoisyNodesConfig", "Task", "TaskEntry", "Term",
     "build_task", "denoises", "total_loss",

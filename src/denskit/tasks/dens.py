@@ -25,8 +25,6 @@ from denskit.tasks.energy_forces import label_terms
 FOR_CRYSTALS = {
     "sigma": 0.025, "corruption_ratio": 0.5, "coefficient": 1.0, "max_force": 2.5, "max_corrupted_share": 0.75
 }  # fmt: skip
-# for 50 to 75 molecules that are trained to the end, docs/results_preset.md
-FOR_SOME_MOLECULES = {"coefficient": 20.0}
 
 
 class DeNSConfig(DenoisingConfig):
@@ -43,8 +41,7 @@ class DeNSConfig(DenoisingConfig):
     """Probability that a free atom of a corrupted structure is corrupted (the paper's r_DeNS)."""
     coefficient: float = Field(default=5.0, ge=0)
     """Weight of the noise term (the paper's lambda_DeNS).  Where it is not given, or "auto", a training takes 1 for
-    crystals, with task=dens and model.parity=false 20 for 50 to 75 molecules and 1,000 epochs or more, else the
-    default."""
+    crystals, else the default."""
     force_encoding: bool = True
     """False: the model gets no forces of corrupted atoms (the paper's ablation)."""
     energy_on_corrupted: bool = True

@@ -10,7 +10,7 @@ import io
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +46,12 @@ class Checkpoint:
     num_train: int  # training structures
     num_processes: int
     config: dict[str, Any]  # of the run, as JSON
-    loss_scale: dict[str, Any] = field(default_factory=dict)  # of float16; empty without
-    window: dict[str, Any] = field(default_factory=dict)  # sums since the last row of metrics.csv
-    inputs: dict[str, str] = field(default_factory=dict)  # content of the training's files, by setting
-    scaling: dict[str, Any] = field(default_factory=dict)  # of the force field; empty in those of earlier versions
-    unjudged: bool = False  # the validation after this step, and its row of metrics.csv, are still to come
-    failure: str = ""  # why the training failed, by the errors of the last row
+    loss_scale: dict[str, Any]  # of float16; empty without
+    window: dict[str, Any]  # sums since the last row of metrics.csv
+    inputs: dict[str, str]  # content of the training's files, by setting
+    scaling: dict[str, Any]  # of the force field
+    unjudged: bool  # the validation after this step, and its row of metrics.csv, are still to come
+    failure: str  # why the training failed, by the errors of the last row
 
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:

@@ -1,4 +1,4 @@
-"""Time and memory of a training, from a trial of a few steps; number of steps that fit into a time budget."""
+"""Time and memory of a training, from a trial of a few steps; its length by a time budget, corrected while it runs."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import statistics
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from denskit.runtime.progress import counted
 from denskit.training.loader import StepWork, steps_per_epoch
 from denskit.training.schedule import Schedule, steps_between
-from denskit.training.settings import TrainingConfig, parse_budget, parse_interval
+from denskit.training.settings import LENGTHS, RunConfig, TrainingConfig, parse_budget, parse_interval
 
 TRIAL_STEPS, _TRIAL_SECONDS = 30, 30.0  # of a trial: the first of the two ends it
 _FEWEST, _FEWEST_SLOW = 4, 2  # steps of a trial; of one that takes twice its time
 LONG_VALIDATIONS = 0.1  # of the time of a training: worth a word
 _FEWEST_TRAINED = 10  # steps worth a training
+_EVERY, _OFF = 0.1, 0.05  # of a time budget: between looks at the length, what it may be wrong by
 
 
 @dataclass(frozen=True)
@@ -63,9 +65,7 @@ class Cost:
         validation = self._validation(training)
         per_epoch = steps_per_epoch(self.train, training.batch_size, training.drop_last)
         step = self.step + validation / steps_between(parse_interval(training.evaluate_every), per_epoch)
-        budget = parse_budget(training.budget)
-        left = budget - min(self.trial, budget / 2)  # kernels that the trial compiled leave a short budget something
-        return max(0, int((left - validation) / step))
+        return max(0, int((_seconds_left(training.budget, self.trial) - validation) / step))
 
     def _validation(self, training: TrainingConfig) -> float:
         """Seconds of a validation."""
@@ -102,3 +102,44 @@ def time_steps(
             break
         mark = time.perf_counter()
     return statistics.median(spent[max(1, len(spent) // 3) :])
+
+
+def lasting(config: RunConfig, length: dict[str, Any]) -> RunConfig:
+    """The run with another length of its training, and perhaps of its warm-up."""
+    training = config.training.model_dump() | dict.fromkeys(LENGTHS) | length
+    return config.model_copy(update={"training": type(config.training).model_validate(training)})
+
+
+class TimeBudget:
+    """A time budget (``training.budget``) of which ``spent`` seconds were over before the first step."""
+
+    def __init__(self, text: str, spent: float = 0.0) -> None:
+        self.text = text
+        self._left = _seconds_left(text, spent)
+        self._looked = self._end = 0.0  # by time.monotonic
+        self._step = 0  # where it was looked at last
+
+    def begin(self) -> None:
+        """The first step comes now."""
+        self._looked = time.monotonic()
+        self._end = self._looked + self._left
+
+    def steps_that_fit(self, step: int, total: int) -> int:
+        """Steps of the whole training that fit at the speed since the last look, after each tenth of the time.
+
+        ``step``: steps done.  ``total``: steps planned, which stay where they are right within 5 %.
+        """
+        now = time.monotonic()
+        if now - self._looked < _EVERY * self._left:
+            return total
+        seconds = (now - self._looked) / (step - self._step)  # a step
+        self._looked, self._step = now, step
+        if abs(now + seconds * (total - step) - self._end) < _OFF * self._left:
+            return total
+        return max(step + 1, step + int((self._end - now) / seconds))
+
+
+def _seconds_left(budget: str, spent: float) -> float:
+    """Seconds that ``spent`` ones leave of a time budget: at least half, however long a trial compiled kernels."""
+    seconds = parse_budget(budget)
+    return seconds - min(spent, seconds / 2)

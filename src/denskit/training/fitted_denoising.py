@@ -1,4 +1,4 @@
-"""Settings of DeNS that the training data and the length of the training decide: the noise and its weight."""
+"""Settings of DeNS that the training data decide."""
 
 from __future__ import annotations
 
@@ -13,11 +13,7 @@ from denskit.data.crowding import REACH
 from denskit.data.inspection.nearest import nearest_of
 from denskit.data.periodicity import mostly_crystals
 from denskit.data.records import unknown_elements
-from denskit.tasks import FOR_CRYSTALS, FOR_SOME_MOLECULES, DenoisingConfig, DeNSConfig
-from denskit.training.fitted_loss import fit_loss_to_energies
-from denskit.training.fitted_settings import training_for
-from denskit.training.loader import steps_per_epoch
-from denskit.training.schedule import Schedule
+from denskit.tasks import FOR_CRYSTALS, DenoisingConfig, DeNSConfig
 from denskit.training.settings import RunConfig
 from denskit.training.starting_model import SAMPLE as LABELLED  # structures whose labels are read
 
@@ -28,8 +24,6 @@ RANGE = (0.025, 0.15)  # Å, smallest and largest sigma of the paper
 SMALL_BATCH = 4  # structures: the preset's for few, with which only the next two numbers were measured
 FEW_EPOCHS = 400, 700  # of 50 frames of ethanol in batches of 8 and of 4: where training with DeNS overtook the other
 _PAYING_EPOCHS = 600, 1000  # likewise: where a gain was seen
-SOME_MOLECULES = 50, 75  # structures; on 50 of three molecules (no parity) the larger weight gained, on 25 and 100 not
-TO_THE_END = 1000  # epochs of these trainings
 
 
 def few_epochs_of(batch_size: int) -> int:
@@ -74,45 +68,6 @@ def _largest_force(system: System) -> float:
     if system.forces is None or system.fixed.all():
         return 0.0
     return float(np.linalg.norm(system.forces[~system.fixed], axis=1).max())
-
-
-def fit_weight_to_length(config: RunConfig, source: Source) -> tuple[RunConfig, list[str]]:
-    """The run with the weight of the noise for some molecules that are trained to the end, and a message for the log.
-
-    ``FOR_SOME_MOLECULES`` replaces the default where the model and all other settings of the task are those with
-    which both were measured; given weights stay.  The length of the training must be known.
-    """
-    task, training = config.task, config.training
-    if not isinstance(task, DeNSConfig) or "coefficient" in task.model_fields_set or training.init_from is not None:
-        return config, []
-    others = {"stress_weight", "stress_loss", "sigma"}  # the first two of no effect on molecules
-    measured = task.model_dump(exclude=others) == DeNSConfig().model_dump(exclude=others)
-    measured &= isinstance(task.sigma, float) and abs(task.sigma - 0.05) < 0.005  # also of "auto"
-    model = config.model
-    measured &= model.name == "equiformer" and model.forces == "gradient" and not getattr(model, "parity", False)
-    if not measured or not SOME_MOLECULES[0] <= len(source) <= SOME_MOLECULES[1]:
-        return config, []
-    per_epoch = steps_per_epoch(len(source), training.batch_size, training.drop_last)
-    epochs = Schedule(training, per_epoch).total_steps / per_epoch
-    if epochs < TO_THE_END or any(one.pbc.any() for one in evenly(source, SAMPLE)):
-        return config, []
-    weight = FOR_SOME_MOLECULES["coefficient"]
-    message = (
-        f"{epochs:,.0f} epochs of {len(source)} molecules with DeNS: task.coefficient={weight:g}; it left lower force "
-        f"errors than {task.coefficient:g} after 1,000 epochs of 50 structures of three molecules (docs/dens.md)"
-    )
-    return config.model_copy(update={"task": task.model_copy(update=dict(FOR_SOME_MOLECULES))}), [message]
-
-
-def fitted_weight(config: RunConfig, source: Source) -> tuple[float, list[str]]:
-    """The weight of the noise that a training with DeNS on these structures takes, and what it says of it as some
-    molecules trained to the end.  Raises as the steps that decide."""
-    config = config.model_copy(update={"training": training_for(config, len(source))})
-    for fit in (fit_loss_to_energies, fit_dens_to_crystals, fit_sigma_to_data):
-        config, _ = fit(config, source)
-    config, said = fit_weight_to_length(config, source)
-    assert isinstance(config.task, DeNSConfig)
-    return config.task.coefficient, said
 
 
 def fit_sigma_to_data(config: RunConfig, source: Source) -> tuple[RunConfig, list[str]]:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from denskit.data import LoadedData, load_data
-from denskit.data.base import Subset, evenly
+from denskit.data.base import evenly
 from denskit.data.inspection import findings_of
 from denskit.data.loading import FEW
 from denskit.data.records import joined, once
@@ -21,12 +20,11 @@ from denskit.runtime.memory import peak_memory
 from denskit.runtime.processes import Processes, join_processes
 from denskit.runtime.progress import counted
 from denskit.runtime.threads import threads_for
-from denskit.tasks import FOR_CRYSTALS, FOR_MANY_MATERIALS, FOR_SOME_MOLECULES, DenoisingConfig, DeNSConfig
+from denskit.tasks import FOR_CRYSTALS, FOR_MANY_MATERIALS, DenoisingConfig, DeNSConfig
 from denskit.tasks.metrics import measure
-from denskit.training.budget import lasting
 from denskit.training.checkpoint import Checkpoint
-from denskit.training.cost import TRIAL_STEPS, Cost, time_steps, trial_seconds
-from denskit.training.fitted_denoising import fit_dens_to_crystals, fit_sigma_to_data, fit_weight_to_length
+from denskit.training.cost import TRIAL_STEPS, Cost, lasting, time_steps, trial_seconds
+from denskit.training.fitted_denoising import fit_dens_to_crystals, fit_sigma_to_data
 from denskit.training.fitted_loss import fit_loss_to_energies
 from denskit.training.fitted_settings import fit_model_to_data, rows_for
 from denskit.training.loader import steps_per_epoch
@@ -52,35 +50,24 @@ class Forecast:
     messages: list[str]  # about what data and budget decided
 
 
-def forecasts_of(config: RunConfig, times: Sequence[int] = (1,), say: Say | None = None) -> list[Forecast]:
+def forecast_of(config: RunConfig, say: Say | None = None) -> Forecast:
     """A forecast of a run from a trial of some steps; nothing is written.  Of several processes all call this.
 
-    times: ascending; a forecast for so many times the data, which may decide on another model.  ``say`` is told what
-    is found in the data, and what takes its time, before it begins; without it the data are not looked at.
-    Raises as :func:`denskit.training.run.train` before its first step.
+    ``say`` is told what is found in the data, and what takes its time, before it begins; without it the data are not
+    looked at.  Raises as :func:`denskit.training.run.train` before its first step.
     """
-    group, cpu = join_processes(config.device), torch.device("cpu")
-    before = peak_memory(cpu)
+    group = join_processes(config.device)
     if say is None:
         data = load_data(config.data, config.seed, config.required_labels)
     else:
         data, _ = examined(config, say, first=group.is_first)
-    held = peak_memory(cpu) - before if group.device == cpu else 0.0  # MiB, small where data are read as they are used
-    found = []
-    for number in times:
-        copies = np.tile(np.arange(len(data.train)), number)
-        larger = replace(data, train=Subset(data.train, copies, data.train.name))
-        fitted, cost, said = _sized(config, larger, group, say or (lambda line: None))
-        memory = peak_memory(group.device) + (number - 1) * held
-        cost = replace(cost, valid=number * cost.valid, test=number * cost.test, memory=memory)
-        said += seen_before(fitted, data.splits, data.judged)
-        if (training := fitted.training).budget is not None:
-            training = lasting(fitted, {"max_steps": cost.steps_of(training)}).training
-        weighed, weight_said = fit_weight_to_length(fitted.model_copy(update={"training": training}), larger.train)
-        fitted, said = fitted.model_copy(update={"task": weighed.task}), said + weight_said
-        planned = PlannedTraining(fitted, cost.schedule(training), larger.train, cost.valid)
-        found.append(Forecast(planned, cost, group.count, said))
-    return found
+    fitted, cost, said = _sized(config, data, group, say or (lambda line: None))
+    cost = replace(cost, memory=peak_memory(group.device))
+    said += seen_before(fitted, data.splits, data.judged)
+    if (training := fitted.training).budget is not None:
+        training = lasting(fitted, {"max_steps": cost.steps_of(training)}).training
+    planned = PlannedTraining(fitted, cost.schedule(training), data.train, cost.valid)
+    return Forecast(planned, cost, group.count, said)
 
 
 def examined(config: RunConfig, say: Say, *, first: bool = True) -> tuple[LoadedData, list[str]]:
@@ -123,15 +110,12 @@ def settled(
         config = _warming_as_begun(config, checkpoint)
         return (config, said) if budget is None else _of_the_same_length(config, said, checkpoint)
     if budget is None:
-        config, said = _fitted(config, data)
-    else:
-        config, cost, said = _sized(config, data, group, say)
-        steps = cost.steps_of(config.training)
-        epochs = steps // steps_per_epoch(cost.train, config.training.batch_size, config.training.drop_last)
-        length = f"{counted(steps, 'step')} ({counted(epochs, 'epoch')}), at {1000 * cost.step:.0f} ms a step"
-        config, said = lasting(config, {"max_steps": steps}), [*said, f"training.budget={budget}: {length}"]
-    config, weighed = fit_weight_to_length(config, data.train)
-    return config, said + weighed
+        return _fitted(config, data)
+    config, cost, said = _sized(config, data, group, say)
+    steps = cost.steps_of(config.training)
+    epochs = steps // steps_per_epoch(cost.train, config.training.batch_size, config.training.drop_last)
+    length = f"{counted(steps, 'step')} ({counted(epochs, 'epoch')}), at {1000 * cost.step:.0f} ms a step"
+    return lasting(config, {"max_steps": steps}), [*said, f"training.budget={budget}: {length}"]
 
 
 def _as_begun(config: RunConfig, data: LoadedData, checkpoint: Checkpoint) -> tuple[RunConfig, list[str]]:
@@ -144,10 +128,7 @@ def _as_begun(config: RunConfig, data: LoadedData, checkpoint: Checkpoint) -> tu
     rows = tuple(row.model_copy(update={"training": kept}) for row in config.sizes)
     config = config.model_copy(update={"sizes": rows})
     if before["name"] == task.name:
-        chosen = (
-            *FOR_MANY_MATERIALS,
-            *({**FOR_CRYSTALS, **FOR_SOME_MOLECULES} if isinstance(task, DeNSConfig) else ()),
-        )
+        chosen = (*FOR_MANY_MATERIALS, *(FOR_CRYSTALS if isinstance(task, DeNSConfig) else ()))
         kept = {name: before[name] for name in chosen if name in before and name not in task.model_fields_set}
         config = config.model_copy(update={"task": task.model_copy(update=kept)})
     candidates = [_fitted(candidate, data) for candidate in _by_row(config, data)]

@@ -46,26 +46,16 @@ def structures_of(config: RunConfig) -> list[tuple[str, str | None]]:
     return [*parts, ("data.valid", config.data.valid), ("training.replay", config.training.replay)]
 
 
-def contents(config: RunConfig, only: Collection[str] | None = None, *, earlier: bool = False) -> dict[str, str]:
-    """The content of the files of structures, by setting; those that a run is judged on, too.
-
-    ``earlier``: in the words of earlier versions, see :func:`denskit.data.splits.identity_of`.
-    """
+def contents(config: RunConfig, only: Collection[str] | None = None) -> dict[str, str]:
+    """The content of the files of structures, by setting; those that a run is judged on, too."""
     found: dict[str, str] = {}
     for key, name in [*structures_of(config), ("data.test", config.data.test)]:
         if name is None or address_of(name) is not None or (only is not None and key not in only):
             continue
         if is_there(path := Path(name).expanduser()):
-            content = content_in_words(path, earlier=earlier)
+            content = content_in_words(path)
             found[key] = f"{found[key]}, {content}" if key in found else content
     return found
-
-
-def changed_contents(before: Mapping[str, str], now: Mapping[str, str], config: RunConfig) -> list[str]:
-    """Settings whose files have another content ``now`` than on record ``before``, be it in earlier versions' words."""
-    changed = [key for key in before.keys() & now.keys() if before[key] != now[key]]
-    earlier = contents(config, changed, earlier=True) if changed else {}
-    return [key for key in changed if before[key] != earlier[key]]
 
 
 def require_same_contents(before: Mapping[str, str], config: RunConfig, folder: Path) -> set[str]:
@@ -74,7 +64,7 @@ def require_same_contents(before: Mapping[str, str], config: RunConfig, folder: 
     Raises ValueError where a run would continue on other structures than it began with.
     """
     now = contents(config) if before else {}
-    if changed := changed_contents(before, now, config):
+    if changed := [key for key in before.keys() & now.keys() if before[key] != now[key]]:
         raise ValueError(
             f"{folder}: the content of {' and '.join(sorted(changed))} has changed since this run started; bring it "
             "back, or start a new run (training.init_from takes the weights along). Nothing changed"

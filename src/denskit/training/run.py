@@ -22,9 +22,9 @@ from denskit.runtime.processes import Processes, join_processes
 from denskit.runtime.progress import counted
 from denskit.runtime.threads import threads_for
 from denskit.training.best_by import BEST_BY
-from denskit.training.budget import TimeBudget
 from denskit.training.checkpoint import full_disk_named, load_checkpoint
 from denskit.training.checks import warnings_before
+from denskit.training.cost import TimeBudget
 from denskit.training.forecast import Say, examined, say_what_is_read, settled
 from denskit.training.further_elements import with_further_elements
 from denskit.training.given_frames import Frames, kept, with_frames

@@ -65,7 +65,7 @@ class RunningTotals:
         for name, value in state.items():
             own = getattr(self, name)
             if name == "metrics":
-                self.metrics.state[: len(value)].copy_(value)  # earlier versions had fewer sums
+                self.metrics.state.copy_(value)
             elif isinstance(own, Tensor):
                 own.copy_(value)
             else:

@@ -333,8 +333,7 @@ class RunConfig(Settings):
             )
         self.model.require_degrees(self.model.heads | build_task(self.task).heads)
         self._check_scale()
-        if self.training.best_by == "forces":  # by energies earlier versions trained without their weight
-            require_weight("forces", energy=self.task.energy_weight, forces=self.task.forces_weight)
+        require_weight(self.training.best_by, energy=self.task.energy_weight, forces=self.task.forces_weight)
         return self
 
     def _check_scale(self) -> None:
@@ -395,8 +394,6 @@ class RunConfig(Settings):
             fields = type(getattr(self, section)).model_fields
             defaults = {name: field.get_default() for name, field in fields.items() if not field.is_required()}
             filled[section] = to_jsonable_python(defaults) | dict(document.get(section, {}))
-        if filled["training"].get("init_from") is not None:  # was once written as it was given
-            filled["training"]["init_from"] = _absolute(filled["training"]["init_from"])
         return filled
 
 

@@ -34,7 +34,7 @@ class Saved(NamedTuple):
     """What a run that continues has saved of its model; the weights follow from its checkpoint."""
 
     model: Path  # a model file; need not be there
-    scaling: Mapping[str, Any]  # as :meth:`Scaling.to_dict`; empty in checkpoints of earlier versions
+    scaling: Mapping[str, Any]  # as :meth:`Scaling.to_dict`
 
 
 def initial_force_field(
@@ -50,10 +50,10 @@ def initial_force_field(
     messages: list[str] = []
     if saved is not None and fine_tunes and saved.model.is_file():
         force_field = load_model(saved.model, dtype=dtype).train()
-        force_field.scaling = Scaling.from_dict(dict(saved.scaling)) if saved.scaling else force_field.scaling
+        force_field.scaling = Scaling.from_dict(dict(saved.scaling))
         force_field.new_elements = tuple(read_header(saved.model)["metadata"].get("new_elements", ()))
         messages = [freeze(force_field, config.training.frozen)] if config.training.frozen else []
-    elif saved is not None and not fine_tunes and saved.scaling:
+    elif saved is not None and not fine_tunes:
         force_field = _seeded(config, task.heads, Scaling.from_dict(dict(saved.scaling))).to(dtype)
     else:
         force_field, messages = _measured(config, data, task.heads, device or torch.device("cpu"))

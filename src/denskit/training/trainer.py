@@ -24,9 +24,9 @@ from denskit.runtime.memory import peak_memory
 from denskit.runtime.processes import Processes
 from denskit.runtime.progress import counted, duration
 from denskit.tasks import build_task
-from denskit.training.best_by import BEST_BY, require_label, require_weight
-from denskit.training.budget import TimeBudget, lasting
+from denskit.training.best_by import BEST_BY, require_label
 from denskit.training.checkpoint import Checkpoint, may_change, save_checkpoint
+from denskit.training.cost import TimeBudget, lasting
 from denskit.training.hints import hint_after
 from denskit.training.judged_models import JudgedModels
 from denskit.training.loader import Loader, StepWork, steps_per_epoch
@@ -71,15 +71,12 @@ class Trainer:
     seconds: float = 0.0  # of training
     unjudged: bool = False  # the validation after this step is still to come
     messages: list[str] = field(default_factory=list)
-    continued: Mapping[str, Any] | None = None  # scaling in the checkpoint (may be empty): :meth:`resume` follows
+    continued: Mapping[str, Any] | None = None  # scaling in the checkpoint: :meth:`resume` follows
     inputs: dict[str, str] = field(default_factory=dict)  # content of the training's files, by setting
     budget: TimeBudget | None = None  # which the number of steps is to fit
 
     def __post_init__(self) -> None:
         training, device = self.config.training, self.group.device
-        task = self.config.task
-        if self.continued is None:
-            require_weight(training.best_by, energy=task.energy_weight, forces=task.forces_weight)
         if self.data.valid is not None:
             require_label(training.best_by, evenly(self.data.valid, training.evaluate_structures))
         self.folder = RunFolder(Path(self.config.output))

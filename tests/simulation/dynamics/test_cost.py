@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from denskit.cli import app
 from denskit.simulation.dynamics import DynamicsSettings
-from denskit.simulation.dynamics.cost import DynamicsCost, cost_of
+from denskit.simulation.dynamics.cost import cost_of
 from denskit.simulation.dynamics.folder import DynamicsPlan, molecular_dynamics
 from denskit.simulation.dynamics.integrators import State
 from denskit.simulation.dynamics.recorders import TrajectoryWriter
@@ -61,31 +61,12 @@ def test_frames_cost_time_as_often_as_they_are_written(tmp_path: Path, monkeypat
     assert frames == [0]
 
 
-def numbers(cost: DynamicsCost) -> tuple[float, ...]:
-    return (cost.step, cost.memory, cost.frame_bytes, cost.frame_seconds)
-
-
-def test_more_systems_lie_on_a_line() -> None:
-    one = DynamicsCost(step=0.010, memory=500.0, frame_bytes=100.0, frame_seconds=0.001)
-    two = DynamicsCost(step=0.013, memory=520.0, frame_bytes=200.0, frame_seconds=0.002)
-    assert numbers(one.tenfold(two, 2)) == pytest.approx((0.037, 680.0, 1000.0, 0.010))
-    four = DynamicsCost(step=0.016, memory=560.0, frame_bytes=400.0, frame_seconds=0.004)
-    assert numbers(one.tenfold(four, 4)) == pytest.approx((0.028, 680.0, 1000.0, 0.010))
-
-
-def test_more_systems_never_cost_less() -> None:
-    """A disturbed trial of few systems may take longer than one of many."""
-    one = DynamicsCost(step=0.020, memory=500.0, frame_bytes=100.0, frame_seconds=0.001)
-    two = replace(one, step=0.010, frame_bytes=200.0)
-    assert one.tenfold(two, 2).step == 0.020
-
-
 def test_the_program_says_what_a_simulation_costs(tmp_path: Path) -> None:
     ase.io.write(tmp_path / "water.xyz", WATER)
     arguments = ["md", str(TRAINED), str(tmp_path / "water.xyz"), "--steps", "1000", "-o", str(tmp_path / "run")]
     said = CliRunner().invoke(app, [*arguments, "--timestep", "0.1", "--dry-run"])
     assert said.exit_code == 0, said.output
-    assert said.stdout.count("for 1000 steps, at") == 2 and "with 10 times the replicas" in said.stdout
+    assert "for 1000 steps, at" in said.stdout
     assert not (tmp_path / "run").exists()
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 
 from denskit.evaluation.study.committees import Committee
 from denskit.evaluation.study.config import MEAN, METRICS, RELAXATION, SIMULATION, TEST, StudyConfig
 from denskit.evaluation.study.data import of_other_structures
 from denskit.evaluation.study.judges import OF, SEEN, asked_of, left_to_judge
-from denskit.evaluation.study.noise_weights import unequal_weights, weights_taken
 from denskit.evaluation.study.results import Found, Results, Row, by_seed, tabulate
 from denskit.evaluation.study.running import StudyFolder
 from denskit.evaluation.study.runs import points_of, runs_of
@@ -40,10 +38,7 @@ def collect(study: StudyConfig, folder: StudyFolder, committees: Sequence[Commit
     if not found:
         raise ValueError(f"{folder.path}: no run of this study is finished yet")
     results = tabulate(study.title, found, list(study.variants), list(points_of(study)), study.published)
-    remarks = (
-        *trained_on(results.found), *ended_early(results.found), *other_energies(results.found),
-        *_weights(study, folder),
-    )  # fmt: skip
+    remarks = (*trained_on(results.found), *ended_early(results.found), *other_energies(results.found))
     results = replace(results, warning=_warning(results.found), remarks=remarks)
     results = replace(results, committees=tuple(_committee_row(results, committee) for committee in committees))
     return at_their_best(study, results, _validated(study, folder))
@@ -92,13 +87,6 @@ def other_energies(found: Sequence[Found]) -> Iterator[str]:
         errors = next(run.errors[test] for run in found if test in run.errors)
         if (mean := one_sided(errors)) is not None:
             yield f"{test}: {in_words(mean)}"
-
-
-def _weights(study: StudyConfig, folder: StudyFolder) -> Iterator[str]:
-    """Weights of the noise that runs with DeNS have taken, where these differ."""
-    with suppress(ValueError, OSError):  # the preset of a study from elsewhere is not there
-        if (weights := unequal_weights(weights_taken(study, folder))) is not None:
-            yield f"{weights[1]}."
 
 
 def _validated(study: StudyConfig, folder: StudyFolder) -> dict[str, float]:

@@ -364,7 +364,7 @@ def write_study(study: StudyConfig, path: Path) -> None:
 
 
 def is_written(path: Path) -> bool:
-    """Whether a file is one of :func:`write_study`, not a study by hand; those of 0.1.0 cannot be told from these."""
+    """Whether a file is one of :func:`write_study`, not a study by hand."""
     if not path.is_file():
         return False
     with path.open(encoding="utf-8", errors="replace") as file:

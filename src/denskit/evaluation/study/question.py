@@ -12,8 +12,7 @@ from denskit.data import load_data
 from denskit.data.base import Source, spaced
 from denskit.data.periodicity import is_crystal
 from denskit.evaluation.denoising import guessed_noise, noise_of
-from denskit.evaluation.study.config import FRAMES, LR, StudyConfig, changed, load_study
-from denskit.evaluation.study.noise_weights import left_open, weights_to_take
+from denskit.evaluation.study.config import FRAMES, LR, StudyConfig, changed
 from denskit.evaluation.study.running import MAY_CHANGE, StudyFolder
 from denskit.evaluation.study.runs import StudyRun, runs_of
 from denskit.tasks import DeNSConfig, EnergyForcesConfig
@@ -39,7 +38,6 @@ _OF_THE_DATA = (  # reasons not to expect a gain that a longer training leaves a
     checks.denoising_few_crystals,
 )  # fmt: skip
 _FOR_TESTS = "only the noise"  # of corrupted structures
-_WEIGHT = "task.coefficient"
 _ONLY_NOISE = {"task.energy_on_corrupted": False, "task.forces_on_corrupted": False}
 
 
@@ -145,44 +143,15 @@ def adapted(study: StudyConfig) -> tuple[StudyConfig, list[str]]:
     return study, said + fit_loss_to_energies(first, train)[1] + fit_dens_to_crystals(first, train)[1]
 
 
-def at_one_weight(study: StudyConfig, folder: StudyFolder) -> tuple[StudyConfig, list[str]]:
-    """The question with one weight of the noise for its variants with DeNS, written into each; and messages.
-
-    It is that of the first one: others, with other settings of the task, could take another, and differ in two things.
-    It stays open where it differs along the axes, and for variants that have begun without.  Raises as
-    :func:`denskit.data.load_data`.
-    """
-    names = list(dict.fromkeys(run.variant for run, _ in left_open(study, study.seeds[:1])))
-    begun = load_study(folder.study).variants if folder.has_begun() and folder.study.is_file() else {}
-    new = [name for name in names if name not in begun]
-    written = {name: begun[name][_WEIGHT] for name in names if _WEIGHT in begun.get(name, {})}
-    said: list[str] = []
-    if new and names[0] in written:
-        written |= dict.fromkeys(new, written[names[0]])
-    elif new:
-        first = [one for one in weights_to_take(study, folder) if one.run.variant == names[0]]
-        if len({one.weight for one in first}) == 1:
-            written |= dict.fromkeys(new, first[0].weight)
-            said += first[0].said
-    variants = {
-        name: {**own, _WEIGHT: written[name]} if name in written else own for name, own in study.variants.items()
-    }
-    return study.model_copy(update={"variants": variants}), said
-
-
 def same_question(study: StudyConfig, other: StudyConfig, file: Path) -> bool:
-    """Whether two studies differ at most in the length of their trainings, in seeds and in the weight of the noise,
-    which may follow the length, and are about ``file``.
+    """Whether two studies differ at most in the length of their trainings and in seeds, and are about ``file``.
 
     A question at two learning rates may have become one at one rate, where time was short.
     """
 
     def asked(one: StudyConfig) -> object:
         unasked = (*_STEPS, LR) if LR in one.axes else _STEPS
-        variants = {
-            name: {key: value for key, value in own.items() if key != _WEIGHT} for name, own in one.variants.items()
-        }
-        return {key: value for key, value in one.settings.items() if key not in unasked}, one.axes, variants
+        return {key: value for key, value in one.settings.items() if key not in unasked}, one.axes, one.variants
 
     alike = any(asked(one) == asked(other) for one in (study, at_one_rate(study) if default_rates(study) else study))
     return alike and other.settings.get("data.path") == str(file.resolve())

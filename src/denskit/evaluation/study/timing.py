@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 
-from denskit.evaluation.study.config import FRAMES, StudyConfig, overrides
+from denskit.evaluation.study.config import FRAMES, StudyConfig
 from denskit.evaluation.study.data import split_settings
 from denskit.evaluation.study.judges import require_judgeable
 from denskit.evaluation.study.runs import StudyRun, runs_of
@@ -15,7 +13,7 @@ from denskit.runtime.device import choose_device, gpus_to_share
 from denskit.runtime.threads import cores
 from denskit.training.cost import Cost
 from denskit.training.fitted_settings import training_for
-from denskit.training.forecast import forecasts_of
+from denskit.training.forecast import forecast_of
 from denskit.training.overview import rows_of
 from denskit.training.run_folder import RunFolder
 from denskit.training.settings import RunConfig
@@ -29,26 +27,6 @@ def seconds_of(run: StudyRun, config: RunConfig, cost: Cost) -> float:
     total = cost.schedule(training, frames).total_steps
     left = 1 - min(int(row.get("step", 0)), total) / total
     return cost.start + left * cost.training_seconds(training, frames) + cost.test * cost.structure
-
-
-def unequal_batches(study: StudyConfig, costs: Mapping[str, Cost]) -> list[str]:
-    """A note where variants train for as many steps of batches of different size, which their presets chose."""
-    found: dict[str, dict[str, int]] = {}
-    for run in runs_of(study):
-        if run.seed != study.seeds[0] or run.cell not in costs or "training.batch_size" in run.settings:
-            continue
-        cost, frames = costs[run.cell], run.point.get(FRAMES)
-        training = training_for(run.config(), cost.train if frames is None else frames)
-        steps = cost.schedule(training, frames).total_steps
-        found.setdefault(f"{run.point}, {steps}", {})[run.variant] = training.batch_size
-    unequal = next((sizes for sizes in found.values() if len({*sizes.values()}) > 1), None)
-    if unequal is None:
-        return []
-    listed = ", ".join(f"{variant} {size}" for variant, size in unequal.items())
-    return [
-        f"note: as many steps with batches of different size ({listed}), so the variants see more or fewer structures; "
-        f"training.batch_size={max(unequal.values())} for all makes them equal"
-    ]
 
 
 def abreast(study: StudyConfig, processes: int) -> int:
@@ -82,17 +60,7 @@ def require_structures(study: StudyConfig) -> None:
                     require_judgeable(study, config)
             except ValueError as error:
                 point = [f"{key} {value}" for key, value in run.point.items()]
-                raise ValueError(f"{', '.join([run.variant, *point])}: {error}{_without_largest(study)}") from None
-
-
-def _without_largest(study: StudyConfig) -> str:
-    """How a study is asked for without its largest number of training frames."""
-    numbers = study.axes.get(FRAMES, ())
-    fewer = sorted(number for number in numbers if isinstance(number, int))[:-1]
-    if not fewer:
-        return ""
-    axis = {number: numbers[number] for number in fewer} if isinstance(numbers, dict) else fewer
-    return f". Or without the largest number: {shlex.quote(*overrides({f'axes.{FRAMES}': axis}))}"
+                raise ValueError(f"{', '.join([run.variant, *point])}: {error}") from None
 
 
 def trial(study: StudyConfig, run: StudyRun) -> Cost:
@@ -101,7 +69,7 @@ def trial(study: StudyConfig, run: StudyRun) -> Cost:
         folder = Path(name)
         config = run.config(folder / "run", split_settings(study, run, folder / "splits"))
         require_judgeable(study, config)
-        return forecasts_of(config)[0].cost
+        return forecast_of(config).cost
 
 
 def runs_to_try(study: StudyConfig) -> dict[str, StudyRun]:

@@ -43,22 +43,6 @@ class DynamicsCost:
         """MiB of its trajectories."""
         return (math.ceil(plan.steps / plan.frame_every) + 1) * self.frame_bytes / 2**20
 
-    def tenfold(self, more: DynamicsCost, factor: int) -> DynamicsCost:
-        """The cost of ten times as many systems, on the line through this cost and that of ``factor`` times as many.
-
-        It is never below the cost of the present systems, as a disturbed trial could make it.
-        """
-
-        def at_ten(one: float, many: float) -> float:
-            return one + 9 / (factor - 1) * max(many - one, 0.0)
-
-        return DynamicsCost(
-            step=at_ten(self.step, more.step),
-            memory=at_ten(self.memory, more.memory),
-            frame_bytes=at_ten(self.frame_bytes, more.frame_bytes),
-            frame_seconds=at_ten(self.frame_seconds, more.frame_seconds),
-        )
-
 
 def cost_of(potential: Potential, structures: Sequence[ase.Atoms], plan: DynamicsPlan) -> DynamicsCost:
     """Run the first steps of a simulation in a temporary folder; the median of a step, without the first third.

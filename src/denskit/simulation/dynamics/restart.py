@@ -74,7 +74,7 @@ class Restart:
             files = {str(name): int(size) for name, size in notes["files"].items()}
             return cls(
                 state=state, settings=settings, origin=notes["origin"], failures=failures, files=files,
-                uncertain=notes.get("uncertain", {}),  # files of earlier simulations have none
+                uncertain=notes["uncertain"],
             )  # fmt: skip
 
     @property

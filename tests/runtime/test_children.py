@@ -13,7 +13,7 @@ import sys, time
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
-from denskit.runtime.workers import end_with_parent
+from denskit.runtime.children import end_worker_with_parent
 
 def work(folder):
     import os
@@ -21,7 +21,7 @@ def work(folder):
     time.sleep(120)
 
 if __name__ == "__main__":
-    with ProcessPoolExecutor(2, get_context("spawn"), end_with_parent) as pool:
+    with ProcessPoolExecutor(2, get_context("spawn"), end_worker_with_parent) as pool:
         list(pool.map(work, [sys.argv[1]] * 4))
 """
 
