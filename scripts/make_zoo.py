@@ -27,7 +27,7 @@ from denskit.zoo import CARDS, FOLDER
 
 # 32 radial functions: many structures of one molecule resolve more than the 12 of the preset
 COMMON = [
-    "model.num_basis=32", "training.max_steps=16000", "training.evaluate_every=1000 steps", "training.log_every=100"
+    "model.num_basis=32", "training.max_steps=8000", "training.evaluate_every=1000 steps", "training.log_every=100"
 ]  # fmt: skip
 RMD17 = ["data.name=file", "data.train=rmd17_ethanol_a.extxyz", "data.test=rmd17_ethanol_b.extxyz"]
 RECIPES: dict[str, dict[str, Any]] = {
