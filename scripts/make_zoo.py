@@ -113,7 +113,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="*", default=[])
     parser.add_argument("--data", type=Path, default=Path())
-    given = parser.parse_args()
+    given = parser.parse_intermixed_args()
     torch.set_num_threads(1)
     cards = json.loads(CARDS.read_text("utf-8")) if CARDS.is_file() else {}
     for name in given.names or RECIPES:
