@@ -1,6 +1,6 @@
 """What `model.parity` costs and does: time of training steps without and with it, and energies of mirror images.
 
-    python benchmarks/parity.py rmd17_ethanol_a.extxyz --model zoo:ethanol-rmd17 --unseen rmd17_ethanol_b.extxyz
+    python benchmarks/parity.py rmd17_ethanol_a.extxyz --model runs/mine --unseen rmd17_ethanol_b.extxyz
 
 Steps of the preset `equiformer` on 50 structures of the file, batches of 4, one thread, in turn; processor time.  With
 ``--model`` the mean differences of energies and forces between structures and their mirror images.

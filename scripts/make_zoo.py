@@ -115,11 +115,11 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path())
     given = parser.parse_intermixed_args()
     torch.set_num_threads(1)
-    cards = json.loads(CARDS.read_text("utf-8")) if CARDS.is_file() else {}
     for name in given.names or RECIPES:
         run = given.folder / name
         command = train(name, RECIPES[name], run, given.data)
-        cards[name] = package(name, RECIPES[name], run, given.data, command)
+        card = package(name, RECIPES[name], run, given.data, command)
+        cards = json.loads(CARDS.read_text("utf-8")) | {name: card}  # another call may have written its own meanwhile
         CARDS.write_text(json.dumps(cards, indent=2, ensure_ascii=False) + "\n", "utf-8")
         print(name, cards[name]["errors"], cards[name]["split"])
 

@@ -40,7 +40,7 @@ def test_a_model_is_what_its_card_says(name: str) -> None:
     card, header = card_of(name), read_header(name)
     model = load_model(name)
     assert sum(parameter.numel() for parameter in model.parameters()) == card.parameters
-    assert model.backbone.smooth and model.config.forces == "gradient"
+    assert model.backbone.smooth and model.backbone.symmetry == "O(3)" and model.config.forces == "gradient"
     assert header["metadata"]["zoo"] == card.name and header["metadata"]["data"] == card.data
     assert [text for text in strings(header) if text.startswith("/")] == []  # paths of the machine of the training
     assert card.errors["forces_mae_relative_to_zero"] < 0.1
