@@ -907,6 +907,9 @@ class TestWholeStudies:
             ):
                 act()
         assert not folder.run(run).exists()
+        (tmp_path / "sulphur.extxyz").write_text("no structures\n")
+        with pytest.raises(ValueError, match=r"^tests.sulphur: .*sulphur.extxyz cannot be read"):
+            trial(study, run)
 
     def test_files_that_have_changed_are_not_mixed(self, tmp_path: Path) -> None:
         """Runs on two contents of one file are no pairs, whether it is trained or judged on."""

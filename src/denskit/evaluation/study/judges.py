@@ -90,8 +90,11 @@ def require_judgeable(study: StudyConfig, config: RunConfig) -> None:
     known = elements_of(data.train)
     if config.training.init_from is not None:
         known |= set(read_header(model_file(config.training.init_from))["scaling"]["elements"])
-    for file in study.tests.values():
-        source = read_warned(file, reading_like(config.data.model_dump(mode="json"), file), open_unchecked)
+    for name, file in study.tests.items():
+        try:
+            source = read_warned(file, reading_like(config.data.model_dump(mode="json"), file), open_unchecked)
+        except ValueError as error:
+            raise ValueError(f"tests.{name}: {error}") from None
         if found := unknown_elements(source, source.elements_of_structures() if source.in_memory else (), known):
             raise ValueError(
                 f"{found}, but in no structure to train on. Train with data that have the elements, or take this file "
