@@ -81,7 +81,7 @@ def test_a_forecast_under_torchrun_is_printed_once(tmp_path: Path) -> None:
     assert said.returncode == 0, said.stderr
     assert yaml.safe_load(said.stdout)["training"]["max_steps"] == 10
     assert said.stdout.count("max_steps:") == 1
-    assert said.stderr.count("of training on 2 processes, at ") == 2, said.stderr
+    assert said.stderr.count("of training on 2 processes, at ") == 1, said.stderr
 
 
 def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
