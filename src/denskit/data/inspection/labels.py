@@ -62,10 +62,10 @@ def absent(sample: Sample) -> Iterator[Finding]:
     unstressed = ~has["stress"] & ~structures.isolated
     if has["stress"].any() and unstressed.any():
         found = f"stress absent in {unstressed.sum()} of {len(structures)} frames"
-        means, advice = "training on the stress (task.stress_weight) refuses them", "data.missing=mask lets them "
-        if sample.missing == "mask":
-            means, advice = "data.missing=mask lets them count in no loss of the stress", ""
-        yield sample.finding("note", found, means, advice and f"{advice}count in no loss of the stress")
+        masked = "data.missing=mask lets them count in no loss of the stress"
+        refused = "training on the stress (task.stress_weight) refuses them"
+        means, advice = (masked, "") if sample.missing == "mask" else (refused, masked)
+        yield sample.finding("note", found, means, advice)
 
 
 def _named(keys: Sequence[str]) -> str:
