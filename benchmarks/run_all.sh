@@ -97,6 +97,10 @@ part_fairchem() {
         bench "fairchem-$model-forces" energy_forces --model "$model" --system slab --batch 1 --no-dens \
             --against fairchem --peer-python "$FAIRCHEM_PYTHON" --repeats 5 --warm-ups 1 --threads "$threads"
     done
+    for model in esen esen_gradient; do
+        bench "fairchem-$model-train" train --model "$model" --system slab --batch 1 --no-dens --against fairchem \
+            --peer-python "$FAIRCHEM_PYTHON" --repeats 3 --warm-ups 1 --threads "$threads"
+    done
     if [ -z "${DENSKIT_EQUIFORMER_V3:-}" ]; then return; fi
     for model in equiformer_v3 equiformer_v3_gradient; do
         bench "published-$model-train" train --model "$model" --system crystal --batch 1 --no-dens --against fairchem \

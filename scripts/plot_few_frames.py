@@ -62,7 +62,7 @@ def draw_curves(axes: Axes, numbers: Numbers) -> None:
 
 def main() -> None:
     """Both panels."""
-    figure, (left, right) = row_of_axes(2, width=4.6, title="rMD17 ethanol (DFT), preset equiformer")
+    figure, (left, right) = row_of_axes(2, width=4.6, title="rMD17 ethanol (DFT), Equiformer without parity")
     draw_frames(left, read("few_frames.csv", "frames"))
     draw_curves(right, read("few_frames_curves.csv", "step"))
     for axes in (left, right):

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import io
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
-from denskit.evaluation.study.config import ENERGY, FORCES
+from denskit.cli import app
+from denskit.evaluation.study.config import ENERGY, FORCES, StudyConfig, changed, load_study
+from denskit.evaluation.study.data import require_given
 from denskit.evaluation.study.results import Column, Found, Results, tabulate
 from denskit.evaluation.study.statistics import Mean, decimals
-from denskit.evaluation.study.tables import as_latex, as_markdown, as_rich, text_of
+from denskit.evaluation.study.tables import as_latex, as_markdown, as_rich, published_table, text_of
+from denskit.presets import study_names
 
 
 def results_of(forces: Mapping[str, Mapping[int, float]], energy: float = 5.0) -> Results:
@@ -80,6 +85,45 @@ class TestMissingSeeds:
         lines = printed(results_of({"a": {0: 10.0}, "b": {0: 11.0, 1: 13.0}}), 100).splitlines()
         cells = [[cell.strip() for cell in line.split("│")[1:3]] for line in lines if line.startswith("│")]
         assert cells == [["a", "1"], ["b", "2"]]
+
+
+class TestPublishedNumbers:
+    """A dry run shows them, also where the data are not at hand, and says what to give."""
+
+    def test_of_the_mean_of_several_files(self, tmp_path: Path) -> None:
+        done = CliRunner().invoke(app, ["study", "oc20/2m", "--dry-run", "-o", str(tmp_path)], env={"COLUMNS": "200"})
+        assert done.exit_code == 1
+        cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in done.output.splitlines()]
+        assert ["EquiformerV2 + DeNS, 30 epochs", "251", "18.02"] in cells, done.output
+        assert "no data given" in done.output and "data.train=s2ef/2M/train" in done.output
+        assert "tests.ood_both=s2ef/all/val_ood_both" in done.output
+
+    def test_by_axes_and_by_test(self) -> None:
+        study = StudyConfig(
+            title="[t]", variants={"a": {}, "b": {}}, axes={"training.lr": (1, 2)},
+            published={"a": {"1": 7.5, "2": {"ood": [3, 4], "simulation": {"stability_ps": 300}}}, "b": {}},
+        )  # fmt: skip
+        console = Console(width=200, file=io.StringIO(), record=True)
+        console.print(published_table(study))
+        text = console.export_text()
+        assert "[t]: published" in text
+        cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines() if "│" in line]
+        assert cells == [["lr 1", "a", "7.5", "-", "-", "-"], ["lr 2", "a", "-", "3", "4", "300"]]
+
+    @pytest.mark.parametrize("given", ["data.path=x.xyz", "data.train=x"])
+    def test_given_data_are_enough(self, given: str) -> None:
+        require_given(changed(load_study("oc22/main"), [given]))
+
+    @pytest.mark.parametrize("name", [name for name in study_names() if name.startswith("oc")])
+    def test_what_a_study_needs_is_taken_as_it_is_printed(self, name: str) -> None:
+        study = load_study(name)
+        with pytest.raises(ValueError, match="such as data.train=") as failed:
+            require_given(study)
+        words = shlex.split(str(failed.value).partition("such as ")[2])
+        grown = changed(study, words)
+        require_given(grown)
+        assert {key for key in study.needs if key.startswith("data.")} <= grown.settings.keys()
+        assert grown.tests.keys() == {key.removeprefix("tests.") for key in study.needs if key.startswith("tests.")}
 
 
 def test_energies_have_a_difference_where_the_terminal_is_wide_enough() -> None:

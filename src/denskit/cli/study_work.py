@@ -28,7 +28,7 @@ from denskit.evaluation.study.data import problems_of, require_settings
 from denskit.evaluation.study.presets_then import require_same_models
 from denskit.evaluation.study.running import StudyFolder, run_all
 from denskit.evaluation.study.runs import StudyRun, runs_of
-from denskit.evaluation.study.tables import as_rich, write_tables
+from denskit.evaluation.study.tables import as_rich, published_table, write_tables
 from denskit.files import locked, write_json
 from denskit.runtime.device import gpus_to_share
 from denskit.runtime.progress import counted, duration
@@ -63,6 +63,9 @@ def train_and_report(
     """
     from denskit.analysis.study_plots import plot_study_results  # the processes of runs need no matplotlib
 
+    console = Console()
+    if dry_run and study.published:
+        console.print(published_table(study))
     folder.require_inputs(study)
     for problem in problems_of(study):
         typer.echo(problem, err=True)
@@ -99,7 +102,6 @@ def train_and_report(
         committees=[{"runs": [run.name for run in one.runs], "errors": one.errors} for one in committees],
     )
     written = [*write_tables(results, folder.path), *plot_study_results(results, folder.path)]
-    console = Console()
     console.print(*as_rich(results, console.width), sep="\n")
     for line in question.noise_recovered(study, folder):
         typer.echo(line)

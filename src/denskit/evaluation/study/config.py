@@ -94,6 +94,10 @@ class StudyConfig(Settings):
     stability_ps: 300, h_of_r_error: 0.02}.  They are of the mean of the tests, if the study has it, else of the test
     split; of others with their names, {test: [433, 22.9], ood: [629, 30.7]}."""
 
+    needs: dict[str, str] = Field(default={})
+    """What has to be given besides, with examples, for a study whose data have no place of their own:
+    {data.train: s2ef/2M/train, tests.id: s2ef/all/val_id}."""
+
     @field_validator("published", mode="before")
     @classmethod
     def _keys_of_text(cls, value: object) -> object:

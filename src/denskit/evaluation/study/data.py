@@ -26,6 +26,7 @@ from denskit.evaluation.study.config import FRAMES, StudyConfig, file_name
 from denskit.evaluation.study.results import Found
 from denskit.evaluation.study.runs import StudyRun, runs_of
 from denskit.reading.remote import address_of
+from denskit.settings import dotted
 from denskit.training.inputs import digest_of, files_of, structures_of
 from denskit.training.load_config import load_config
 from denskit.training.run_folder import RunFolder
@@ -44,6 +45,15 @@ def require_files(study: StudyConfig) -> None:
     for name, file in [*study.tests.items(), ("relaxation.path", relaxed)]:
         if file is not None and address_of(file) is None and not is_there(Path(file).expanduser()):
             raise FileNotFoundError(f"{study.title}: {name}: no file {file} to judge the trained models on")
+
+
+def require_given(study: StudyConfig) -> None:
+    """Raise ValueError where the study has no data of its own, and none were given."""
+    of_data = [key for key in study.needs if key.startswith("data.")]
+    given = {key for key, _ in dotted(study.settings)}
+    if of_data and not given.intersection(["data.path", *of_data]):
+        wanted = " ".join(f"{key}={example}" for key, example in study.needs.items())
+        raise ValueError(f"{study.title}: no data given; add your files to the command, such as {wanted}")
 
 
 def require_settings(study: StudyConfig) -> None:

@@ -171,23 +171,39 @@ def tabulate(
         for variant in variants:
             runs = [run for run in there if run.variant == variant]
             if runs:
-                numbers = (published or {}).get(variant, {})
-                last = str(list(values.values())[-1]) if values else ""
-                number = numbers.get(describe(values)) or numbers.get(last) or {}
-                rows.append(row_of(runs, reference, columns, published=_by_column(number, columns)))
+                numbers = _at((published or {}).get(variant, {}), values)
+                rows.append(row_of(runs, reference, columns, published=_of_columns(numbers, columns)))
     return Results(title, columns, tuple(rows), tuple(found), variants[0])
 
 
-def _by_column(published: Published, columns: Sequence[Column]) -> Mapping[Column, float]:
+def published_rows(
+    published: Mapping[str, Mapping[str, Published]], points: Sequence[Mapping[str, Any]], default: str
+) -> dict[tuple[str, str], Mapping[Column, float]]:
+    """Published numbers by point and variant; ``default``: the test of numbers that name none."""
+    rows = {(describe(values), variant): _at(numbers, values)
+            for values in points for variant, numbers in published.items()}  # fmt: skip
+    return {row: _by_column(numbers, default) for row, numbers in rows.items() if numbers}
+
+
+def _at(numbers: Mapping[str, Published], values: Mapping[str, Any]) -> Published:
+    """Published numbers of a variant at a point, which they name by all values of the axes or by the last alone."""
+    last = str(list(values.values())[-1]) if values else ""
+    return numbers.get(describe(values)) or numbers.get(last) or {}
+
+
+def _of_columns(published: Published, columns: Sequence[Column]) -> Mapping[Column, float]:
     """Published numbers of the columns that there are."""
     files = {column.test for column in columns if column.metric not in _OF_SIMULATIONS}
-    default = next(iter(files)) if len(files) == 1 else MEAN if MEAN in files else TEST
-    found = {
+    found = _by_column(published, next(iter(files)) if len(files) == 1 else MEAN if MEAN in files else TEST)
+    return {column: found[column] for column in columns if column in found}
+
+
+def _by_column(published: Published, default: str) -> Mapping[Column, float]:
+    return {
         Column(SIMULATION if metric in _OF_SIMULATIONS else test, metric): number
         for test, numbers in by_test(published, default).items()
         for metric, number in _by_metric(numbers).items()
     }
-    return {column: found[column] for column in columns if column in found}
 
 
 def _by_metric(numbers: Numbers) -> Mapping[str, float]:

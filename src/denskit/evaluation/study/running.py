@@ -16,7 +16,13 @@ from typing import Any, Literal
 
 from denskit.evaluation.denoising import NothingDrawnError, noise_error
 from denskit.evaluation.study.config import FRAMES, StudyConfig, is_written, load_study, write_study
-from denskit.evaluation.study.data import require_files, require_same_inputs, split_settings, training_files
+from denskit.evaluation.study.data import (
+    require_files,
+    require_given,
+    require_same_inputs,
+    split_settings,
+    training_files,
+)
 from denskit.evaluation.study.judges import asked_of, judge, left_to_judge, on_test_split, require_judgeable
 from denskit.evaluation.study.presets_then import require_same_models
 from denskit.evaluation.study.runs import StudyRun, runs_of
@@ -36,6 +42,7 @@ _POLL = 0.5  # s
 _PREPARED = ("trials", "splits", "inputs")  # folders of a study beside its runs
 MAY_CHANGE = {  # trained runs stay what they are
     "seeds", "title", "published", "tests", "mean_of_tests", "best_of", "committees", "simulation", "relaxation",
+    "needs",
 }  # fmt: skip
 
 
@@ -135,7 +142,8 @@ class StudyFolder:
         return bool(found) and not left_to_judge(study, found)
 
     def require_inputs(self, study: StudyConfig) -> None:
-        """Raise FileNotFoundError for missing files; ValueError where one is not what a run began with."""
+        """Raise FileNotFoundError for missing files; ValueError for none, and for one that has changed since."""
+        require_given(study)
         require_files(study)
         begun = (self.inputs(run) for run in runs_of(study))
         require_same_inputs(json.loads(path.read_text("utf-8")) for path in begun if path.is_file())

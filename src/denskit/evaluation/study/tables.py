@@ -11,8 +11,9 @@ from rich.markup import escape
 from rich.table import Column as RichColumn
 from rich.table import Table
 
-from denskit.evaluation.study.config import ENERGY, FORCES, METRICS
-from denskit.evaluation.study.results import ROUNDING, Column, Results, Row, as_csv, means_as_csv
+from denskit.evaluation.study.config import ENERGY, FORCES, MEAN, METRICS, TEST, StudyConfig
+from denskit.evaluation.study.results import ROUNDING, Column, Results, Row, as_csv, means_as_csv, published_rows
+from denskit.evaluation.study.runs import points_of
 from denskit.evaluation.study.statistics import Mean
 
 _COMPARED = (ENERGY, FORCES)  # metrics with differences in the table; means.csv has those of all
@@ -189,6 +190,22 @@ def _rich_table(results: Results, test: str, compared: Sequence[str]) -> Table:
         changes = [_gap(row, column).replace(" %", "") for column in gaps]  # the title has it, and lines are short
         names_of = [row.point] * points + [row.label]
         table.add_row(*map(escape, names_of), _seeds(row, columns), *errors, *map(escape, changes))
+    return table
+
+
+def published_table(study: StudyConfig) -> Table:
+    """The published numbers that the results of a study are compared with."""
+    rows = published_rows(study.published, list(points_of(study)), MEAN if study.mean_of_tests else TEST)
+    columns = list(dict.fromkeys(column for numbers in rows.values() for column in numbers))
+    several = len({column.test for column in columns}) > 1
+    heads = [RichColumn(column.title(several), justify="right") for column in columns]
+    points = any(point for point, _ in rows)
+    table = Table(
+        *[""] * points, RichColumn("variant", overflow="fold"), *heads, title=f"{escape(study.title)}: published"
+    )
+    for (point, variant), numbers in rows.items():
+        cells = [f"{numbers[column]:g}" if column in numbers else "-" for column in columns]
+        table.add_row(*map(escape, [point] * points + [variant]), *cells)
     return table
 
 
