@@ -69,7 +69,17 @@ def relax_alloys(data: Path, out: Path, runs: list[Path]) -> None:
     gone = [abs(a.get_volume() / last[name].get_volume() - 1) for name, a in first.items()]
     apart = [] if distance is None else [distance(atoms, last[name]) for name, atoms in first.items()]
     far = f"{np.mean([UNMATCHED if one is None else one for one in apart]):.4f}" if apart else ""
-    rows = [["not moved (energies of DFT)", f"{1000 * np.mean(energies):.1f}", far, f"{100 * np.mean(gone):.2f}", ""]]
+    rows = [
+        [
+            "not moved (energies of DFT)",
+            f"{1000 * np.mean(energies):.1f}",
+            "",
+            "",
+            far,
+            f"{100 * np.mean(gone):.2f}",
+            "",
+        ]
+    ]
     for run in runs:
         work = out / f"alloys-{named(run)}"
         materials = Materials(
@@ -83,8 +93,11 @@ def relax_alloys(data: Path, out: Path, runs: list[Path]) -> None:
         far = f"{found['rmsd']:.4f}" if "rmsd" in found else ""
         error = f"{1000 * found['energy_MAE_eV_per_atom']:.1f}"
         converged = f"{found.get('converged', 0)} of {found['materials']}"
-        rows.append([named(run), error, far, f"{100 * np.mean(volume):.2f}", converged])
-    table(["", "energy, meV/atom", "RMSD", "volume, %", "converged"], rows)
+        stable = f"{found['F1']:.2f} of {found['predicted_stable']}" if found.get("F1") is not None else ""
+        above = f"{1000 * found['MAE_eV_per_atom']:.1f}"
+        rows.append([named(run), error, above, stable, far, f"{100 * np.mean(volume):.2f}", converged])
+    heads = ["energy, meV/atom", "above hull, meV/atom", "F1, predicted stable", "RMSD", "volume, %", "converged"]
+    table(["", *heads], rows)
 
 
 def cubic_constants(metals: dict[str, dict[str, ase.Atoms]]) -> dict[str, np.ndarray]:

@@ -48,6 +48,8 @@ from tolerances import ENERGY_ROUND_TRIP_EV, EQUIVARIANCE32, EQUIVARIANCE64, FIN
 
 Systems = dict[str, System]
 Outputs = dict[str, Tensor]
+SEAM = 1e-13 * np.eye(3)  # Å, changes of an edge on either side of it
+FORCES = ("energy", "forces")
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
@@ -158,6 +160,17 @@ class TestSymmetry:
         wanted = ("energy", *(head for head in force_field.heads if head != "energy"))
         expected = force_field(batch, None, wanted)
         assert_near(force_field(batch, None, wanted, edge_frames=other), expected, EQUIVARIANCE64)
+
+    def test_no_output_has_a_seam(self, name: str) -> None:
+        """Where frames jump, at edges along the y axis and in the plane y = 0, outputs and gradient forces do not."""
+        force_field = build(name, torch.float64)
+        if not force_field.backbone.gauge_exact:
+            pytest.skip("not promised")
+        for edge in ((0.0, 1.1, 0.0), (0.9, 0.0, 0.3)):
+            places = [[[0, 0, 0], [*np.add(edge, step)], [-0.5, 0.7, 0.4]] for step in np.vstack((SEAM, -SEAM))]
+            out = force_field(batch_of([molecule(p, [8, 1, 1]) for p in places], force_field), None, FORCES)
+            for value in (out["energy"].view(-1, 1), out["forces"].view(len(places), -1)):
+                assert_near({"": value}, {"": value[:1].expand_as(value)}, EQUIVARIANCE64)
 
     def test_translation(self, force_field: ForceField, systems: Systems) -> None:
         check_translation(force_field, [systems["ethanol"], systems["water"]])
