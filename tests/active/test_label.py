@@ -43,6 +43,13 @@ def careless():
             self.results = {"energy": 1.0, "forces": np.zeros((len(atoms), 3)), "stress": np.zeros(6)}
     return Careless()
 
+def short():
+    """Forces of one atom alone."""
+    class Short(EMT):
+        def calculate(self, atoms=None, *args, **kwargs):
+            self.results = {"energy": 1.0, "forces": np.zeros((1, 3)), "stress": np.zeros(6)}
+    return Short()
+
 def fragile():
     """Fails on every frame of three atoms."""
     class Fragile(EMT):
@@ -304,6 +311,14 @@ def test_a_frame_without_geometry_gets_no_label(tmp_path: Path) -> None:
     done = label(frames, tmp_path / "out.extxyz", method="mylab:careless")
     assert done.failures == dict.fromkeys((1, 2), "positions or cell are NaN or infinite")
     assert done.labels == 1
+
+
+def test_a_frame_without_atoms_and_forces_of_another_shape_are_no_labels(tmp_path: Path) -> None:
+    nothing = ase.Atoms(cell=np.eye(3), pbc=True)
+    done = label([*crystals(2), nothing], tmp_path / "out.extxyz", method="mylab:careless")
+    assert done.labels == len(ase.io.read(tmp_path / "out.extxyz", ":")) == 2 and list(done.failures) == [2]
+    with pytest.raises(ValueError, match=r"forces of shape \(1, 3\) for 4 atoms; at least one atom and \(n, 3\)"):
+        label(crystals(1), tmp_path / "short.extxyz", method="mylab:short")
 
 
 def test_a_flat_cell_gets_no_label(tmp_path: Path) -> None:

@@ -30,6 +30,15 @@ def test_forces_that_are_not_parallel_tell_no_unit(cosine: float, told: bool) ->
     assert ("in another unit" in _energies_of(errors)) == told
 
 
+@pytest.mark.parametrize(("slope", "cosine"), [(7e-4, 0.1), (1.0, 0.99), (5.0, 0.3)])
+def test_constants_are_told_also_where_forces_are_not_learned(slope: float, cosine: float) -> None:
+    errors = {
+        "energy_mae_meV_per_atom": 500.0, "energy_mae_shifted_meV_per_atom": 1.0, "forces_slope": slope,
+        "forces_cosine": cosine,
+    }  # fmt: skip
+    assert "differ by a constant for each element" in _energies_of(errors)
+
+
 @pytest.mark.parametrize(
     ("slope", "cosine", "told"),
     [

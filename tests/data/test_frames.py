@@ -54,6 +54,16 @@ def test_written_frames_are_read_back_with_the_same_bits(tmp_path: Path) -> None
             np.testing.assert_array_equal(rows, other.arrays[name], err_msg=name)
 
 
+def test_constraints_of_atoms_that_are_not_there_are_told() -> None:
+    """ASE gives an OUTCAR those of a CONTCAR beside it, which may be of another structure."""
+    water = labelled(molecule("H2O"), 0)
+    water.set_constraint(FixAtoms([0]))
+    water.constraints[0].index = np.array([0, 7])
+    read, messages = structures_of([water])
+    assert not read.fixed.any()
+    assert "constraints of atoms that it does not have (ASE takes those of an OUTCAR" in " ".join(messages)
+
+
 def test_frames_of_relaxations_are_grouped_by_their_sid() -> None:
     def named(*fields: dict[str, object]) -> list[ase.Atoms]:
         given = [labelled(molecule("H2O"), seed) for seed in range(len(fields))]

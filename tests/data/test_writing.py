@@ -154,6 +154,18 @@ def test_predictions_of_predictions_keep_the_label(model: Path, tmp_path: Path) 
     assert twice.info["input_energy"] == once.get_potential_energy()
 
 
+def test_predictions_of_unlabelled_structures_are_no_labels(model: Path, tmp_path: Path) -> None:
+    """Else a model would be judged, and trained, on its own predictions."""
+    frame, found = labelled()[0], []
+    for name in ("labelled", "bare"):
+        ase.io.write(tmp_path / f"{name}.traj", frame)
+        predict_file(model, tmp_path / f"{name}.traj", tmp_path / f"{name}.extxyz")
+        source, _ = open_unchecked(tmp_path / f"{name}.extxyz", DataConfig())
+        found += [system.of_model for system in source]
+        frame.calc = None
+    assert found == [False, True]
+
+
 @pytest.mark.parametrize("name", ["mine.extxyz", "mine.traj", "mine.db"])
 def test_relaxations_keep_everything_but_labels_of_the_start(model: Path, tmp_path: Path, name: str) -> None:
     frames = labelled()

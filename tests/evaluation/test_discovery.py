@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 from pathlib import Path
 
 import ase
@@ -175,11 +176,28 @@ def test_discovery_with_a_hull_and_references(tmp_path: Path, files: dict[str, P
     assert "stable: F1" in printed
     assert len(ase.io.read(output / "relaxed.extxyz", ":")) == 3
 
+    counted = dict(re.findall(r"│ (with an element that.*?|converged) +│ (\d+) +│", printed))
+    assert counted == {"converged": "2", "with an element that the model does not know": "1"}
+    assert "Without a result: 1 of 3" in said and "Au" in said.partition("Without a result")[2]
+
     assert _run(*given, "-o", output)[0] == 1, "a finished folder is not overwritten"
     code, _, said = _run(*given, "-o", output, "--resume")
     assert code == 0, said
     text = (output / "discovery.json").read_text()
     assert json.loads(text, parse_constant=pytest.fail) == found, "NaN is no JSON"
+
+
+def test_hull_and_references_may_come_later(tmp_path: Path, files: dict[str, Path]) -> None:
+    """They only judge: no relaxation is repeated."""
+    given = ["--discovery", files["initial"], "-o", tmp_path / "out"]
+    assert _run(*given)[0] == 0
+    moved = (tmp_path / "out" / "relaxed.extxyz").read_bytes()
+    code, printed, said = _run(*given, "--hull", files["hull"], "--relaxed", files["relaxed"], "--resume")
+    assert code == 0, said
+    assert "stable: F1" in printed and (tmp_path / "out" / "relaxed.extxyz").read_bytes() == moved
+    found = json.loads((tmp_path / "out" / "discovery.json").read_text())
+    assert _run(*given[:2], "--hull", files["hull"], "--relaxed", files["relaxed"], "-o", tmp_path / "once")[0] == 0
+    assert json.loads((tmp_path / "once" / "discovery.json").read_text()) == found
 
 
 def test_structures_after_relaxation(tmp_path: Path, files: dict[str, Path]) -> None:

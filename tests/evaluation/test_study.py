@@ -25,7 +25,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from ase.build import bulk, molecule
+from ase.build import bulk, graphene, molecule
 from ase.calculators.singlepoint import SinglePointCalculator
 from click.testing import Result
 from rich.console import Console
@@ -562,6 +562,32 @@ class TestQuestion:
         assert isinstance(dens, DeNSConfig) and dens.sigma == 0.03 and "coefficient" not in dens.model_fields_set
         assert study.settings.get("model.stress") == ("strain" if stress else None)
         assert len(said) == 1 + stress and "DeNS takes task.corruption_ratio=0.5" in said[-1]
+
+    @pytest.mark.parametrize(("given", "stress", "words"), [
+        ([], ("strain", 10), "crystals with a stress: trained on it"),
+        (["base=equiformer_v3"], ("strain", 5), "model.stress=strain task.stress_weight=5"),
+        (["base=equiformer_v3", "model.forces=direct"], ("direct", 5), "model.stress=direct task.stress_weight=5"),
+        (["base=equiformer_v2_direct_small"], None, "equiformer_v2 with direct forces has no head of it"),
+        (["task.stress_weight=0"], None, ""),
+    ])  # fmt: skip
+    def test_a_layered_crystal_among_them_keeps_none_from_the_stress(
+        self, tmp_path: Path, given: list[str], stress: tuple[str, int] | None, words: str
+    ) -> None:
+        frames = labelled(bulk("Cu", cubic=True), 19, stress=True)
+        frames += labelled(graphene(vacuum=4.0), 1, stress=True)
+        frames[-1].pbc = True
+        ase.io.write(tmp_path / "crystals.extxyz", frames)
+        study, said = adapted(changed(dens_question(tmp_path / "crystals.extxyz"), given))
+        found = study.settings.get("model.stress"), study.settings.get("task.stress_weight")
+        assert found == (stress or (None, 0 if given == ["task.stress_weight=0"] else None))
+        assert words in " ".join(said) and ("stress" in " ".join(said)) == bool(words)
+
+    def test_frames_without_stress_are_counted(self, tmp_path: Path) -> None:
+        frames = [labelled(bulk("Cu", cubic=True), 1, stress=place < 15)[0] for place in range(20)]
+        ase.io.write(tmp_path / "crystals.extxyz", frames)
+        study, said = adapted(dens_question(tmp_path / "crystals.extxyz"))
+        assert "model.stress" not in study.settings
+        assert re.search(r"not trained on the stress, which \d+ of \d+ frames looked at do not have", " ".join(said))
 
     def test_molecules_keep_the_defaults(self, tmp_path: Path) -> None:
         file = tmp_path / "water.extxyz"

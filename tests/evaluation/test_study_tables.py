@@ -13,7 +13,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from denskit.cli import app
-from denskit.evaluation.study.config import ENERGY, FORCES, StudyConfig, changed, load_study
+from denskit.evaluation.study.config import ENERGY, FORCES, STRESS, StudyConfig, changed, load_study
 from denskit.evaluation.study.data import require_given
 from denskit.evaluation.study.results import Column, Found, Results, tabulate
 from denskit.evaluation.study.statistics import Mean, decimals
@@ -124,6 +124,19 @@ class TestPublishedNumbers:
         require_given(grown)
         assert {key for key in study.needs if key.startswith("data.")} <= grown.settings.keys()
         assert grown.tests.keys() == {key.removeprefix("tests.") for key in study.needs if key.startswith("tests.")}
+
+
+def test_crystals_have_a_difference_of_the_stress() -> None:
+    found = [
+        Found(variant=name, values={}, seed=seed, seconds=60.0, parameters=6, folder=Path("x"),
+              errors={"test": {ENERGY: 5.0 + seed, FORCES: 20.0, STRESS: (2.0 + seed) * factor}})
+        for name, factor in (("plain", 1.0), ("DeNS", 1.5)) for seed in range(2)
+    ]  # fmt: skip
+    results = tabulate("t", found, ["plain", "DeNS"])
+    assert "Δ stress (%)" in as_markdown(results) and "| +50.0 % [" in as_markdown(results)
+    narrow = " ".join(printed(results, 80).split())
+    assert "Δ energy (%) and Δ stress (%) need a wider terminal; table.md (--output) has it." in narrow
+    assert "+50.0 [" in printed(results, 200)
 
 
 def test_energies_have_a_difference_where_the_terminal_is_wide_enough() -> None:

@@ -15,7 +15,9 @@ from typer.testing import CliRunner
 
 from denskit.batch import System
 from denskit.cli import app
+from denskit.models import build_force_field
 from denskit.models.model_file import load_model
+from denskit.models.scaling import Scaling
 from denskit.training.checkpoint import load_checkpoint
 from denskit.training.checks import warnings_before
 from denskit.training.hints import hint_after, hints_before
@@ -193,6 +195,13 @@ def test_stress_that_nobody_uses(tiny: Tiny, systems: dict[str, System]) -> None
     assert "have stresses, which nothing uses; model.stress=strain task.stress_weight=10" in _warned(tiny(), crystals)
     direct = _warned(tiny(LONG, "model.forces=direct"), crystals)
     assert "which nothing uses; model.stress=direct task.stress_weight=10" in direct
+    assert "task.stress_weight=5" in _warned(load_config("equiformer_v3"), crystals)
+    second = load_config("equiformer_v2_direct_small")
+    v2 = _warned(second, crystals)
+    assert "equiformer_v2 has no head of them; model.forces=gradient model.stress=strain task.stress_weight=10" in v2
+    measured = second.model.model_copy(update={"average_degree": 10.0, "average_atoms": 4.0})
+    with pytest.raises(ValueError, match=r"equiformer_v2 has no head of a stress or strain \(model.stress=direct"):
+        build_force_field(measured, heads={"stress": "0+2"}, scaling=Scaling(elements=[29]))
     assert "model.stress=strain costs time and memory in every step" in _warned(tiny(*strain), crystals)
     assert _warned(tiny(*strain, "task.stress_weight=10"), crystals) == ""
 

@@ -8,7 +8,7 @@ import ase.io
 import pytest
 from ase.calculators.singlepoint import SinglePointCalculator
 
-from denskit.models.model_file import load_model
+from denskit.models.model_file import load_model, read_header
 from denskit.simulation.calculator import DenskitCalculator
 from denskit.training import energy_constants
 from denskit.training.load_config import load_config
@@ -39,6 +39,21 @@ def preset(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     return crystals(tmp_path / "crystals.extxyz", [22, 8], 12)
+
+
+def test_a_model_with_random_heads_is_not_the_best(preset: str, data: Path, tmp_path: Path) -> None:
+    """Heads of direct forces and stress, which the trained model does not have, begin at random."""
+    gradient = _train(
+        preset, data, tmp_path / "gradient", "model.forces=direct", "model.stress=none", "task.stress_weight=0"
+    )
+    given = [f"training.init_from={gradient}", "training.lr=1e-9", *DIRECT]
+    direct = _train(preset, data, tmp_path / "direct", *given)
+    assert read_header(direct / "model.safetensors")["metadata"]["step"] == 2
+    log = (direct / "train.log").read_text()
+    assert "before the first step: valid MAE" in log
+    assert "note: untrained heads (stress): this is not kept as the best model" in log
+    again = _train(preset, data, tmp_path / "again", *given[1:], f"training.init_from={direct}")
+    assert "untrained heads" not in (again / "train.log").read_text()
 
 
 def test_gradient_forces_start_from_direct_ones(preset: str, data: Path, tmp_path: Path) -> None:

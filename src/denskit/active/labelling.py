@@ -302,6 +302,9 @@ class _Method:
                     notes.append(f"{name} has a stress, but computed none here: such frames get no label of the stress")
         except Exception as error:  # calculators raise errors of any class
             return {"error": f"{type(error).__name__}: {error}"}
+        if not len(bare) or np.shape(found["forces"]) != (len(bare), 3):
+            shape = np.shape(found["forces"])
+            return {"error": f"forces of shape {shape} for {len(bare)} atoms; at least one atom and (n, 3) are wanted"}
         bad = [name for name, value in found.items() if not np.isfinite(value).all()]
         if bad:
             return {"error": f"{bad[0]} is not finite"}

@@ -36,6 +36,10 @@ ROWS = (
     ("predicted stable", "predicted_stable", "{}"),
     ("converged", "converged", "{}"),
     ("not converged in 500 moves", "not_converged", "{}"),
+    ("refused", "refused", "{}"),
+    ("with an element that the model does not know", "unknown_element", "{}"),
+    ("exploded", "exploded", "{}"),
+    ("out of memory", "out_of_memory", "{}"),
     ("without a prediction", "without_a_prediction", "{}"),
 )
 
@@ -72,11 +76,7 @@ def show_discovery(
         typer.echo("RMSD is left out: it needs pymatgen (pip install 'denskit[discovery]')", err=True)
     materials = Materials(source_of(model, file, ""), file, phases, known)
     potential = Potential(weights, device=choose_device(device), stress=True)
-    files = {"materials": file, "hull": hull, "relaxed": relaxed}
-    origin = {
-        "model": potential.weights_sha256(),
-        **{name: path and origin_of_file(path) for name, path in files.items()},
-    }
+    origin = {"model": potential.weights_sha256(), "materials": origin_of_file(file)}
     console = Console(stderr=True, soft_wrap=True)
     with stoppable(console) as work, ExitStack() as opened:
         known_heat = None
@@ -94,10 +94,14 @@ def show_discovery(
     give(discovery=found)
     _print(found, f"{model} on {file}")
     typer.echo(f"Wrote {TABLE}, {RESULT} and relaxed.extxyz to {output}")
-    if not found.get("converged", 0) + found.get("not_converged", 0):
-        reasons = {relaxed.message for relaxed in RelaxationFolder(output).results() if relaxed.message}
-        complain("\n  ".join(["No structure could be relaxed", *sorted(reasons)[:5]]))
-        raise typer.Exit(1)
+    lost = [one for one in RelaxationFolder(output).results() if not one.sound]
+    if lost:
+        reasons = sorted({one.message for one in lost if one.message})
+        none = len(lost) == found["materials"]
+        said = "No structure could be relaxed" if none else f"Without a result: {len(lost)} of {found['materials']}"
+        complain("\n  ".join([said, *reasons[:5]]))
+        if none:
+            raise typer.Exit(1)
 
 
 def _print(found: dict[str, Any], title: str) -> None:

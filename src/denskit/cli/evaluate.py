@@ -275,9 +275,7 @@ def _energies_of(errors: dict[str, float]) -> str:
         mean = one_sided(errors)
         return "" if mean is None else in_words(mean)
     slope = errors.get("forces_slope", 1.0)
-    if not 1 / FACTOR < slope < FACTOR:  # in another unit constants differ, too
-        if errors.get("forces_cosine", 0.0) < TOLD:
-            return ""
+    if not 1 / FACTOR < slope < FACTOR and errors.get("forces_cosine", 0.0) >= TOLD:  # in another unit constants differ
         return (
             f"predicted forces are {slope:.3g} times those of the file (least squares), and energies are far from its: "
             "is it in another unit? data.units=kcal/mol and others read it, and denskit info FILE names the unit"

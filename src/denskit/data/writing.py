@@ -124,6 +124,7 @@ def predicted(original: ase.Atoms, system: System, results: Mapping[str, Any]) -
             _put(atoms, f"REF_{label}", value)
             if label in taken and _same(taken[label], value):
                 del taken[label]
+    atoms.info[OF_MODEL] = True  # where REF_ fields lack a label, the prediction is none
     return _finished(atoms, taken, results)
 
 

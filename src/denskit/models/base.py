@@ -90,6 +90,12 @@ class Backbone(nn.Module, ABC):
     def make_head(self, irreps: str) -> nn.Module:
         """A module from Features to [N, dim]; ValueError for irreps without a head."""
         if irreps not in self.head_types:
+            if irreps == "0+2":
+                raise ValueError(
+                    f"{self.config.name} has no head of a stress or strain (model.stress=direct, task=cell_dens); "
+                    "model.stress=strain with model.forces=gradient needs none, and equiformer, equiformer_v3 and esen "
+                    "have one"
+                )
             known = ", ".join(map(repr, self.head_types))
             raise ValueError(f"{type(self).__name__} has heads {known}, not '{irreps}'")
         return self.head_types[irreps](self.config)
@@ -163,6 +169,7 @@ class ForceField(nn.Module):
         self.scaling = scaling
         self.separation = Separation(self.config.cutoff)
         self.execution = DEFAULT
+        self.fresh_outputs: tuple[str, ...] = ()  # with labels, whose heads fine-tuning begins at random
         self.new_elements: tuple[int, ...] = ()  # atomic numbers that fine-tuning adds to those of the trained model
         self._predicting = threading.RLock()  # held while predict has the modules in evaluation mode
         self.companion: nn.Module | None = None  # of a task: trained with the model, and in no model file

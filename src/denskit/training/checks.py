@@ -9,6 +9,7 @@ import numpy as np
 
 from denskit.data.base import collate
 from denskit.data.periodicity import mostly_crystals
+from denskit.models import MODELS
 from denskit.random import keys_for
 from denskit.tasks import CellDeNSConfig, DenoisingConfig, DeNS, DeNSConfig
 from denskit.training.fitted_denoising import FEW_EPOCHS, SMALL_BATCH
@@ -17,6 +18,8 @@ from denskit.training.planned import PlannedTraining
 LARGE_RATE = 0.05  # AdamW: about the change of each weight in a step, and weights are about 0.1
 OVERLAP = 0.25  # of the shortest distance: noise that brings two corrupted atoms within half of it in one case of six
 RELAXED = 0.05  # eV/Å, root mean square over the free atoms of a structure: the end of a relaxation
+STRESS_WEIGHT = 10  # task.stress_weight of docs/crystals.md
+STRESS_WEIGHTS = {"equiformer_v3": 5, "esen": 5}  # published
 MANY_EPOCHS, FEW_STRUCTURES = 1500, 100  # 50 frames of ethanol: errors rise by 6 % from 1,000 to 2,000 epochs
 PUBLISHED_EPOCHS = 1500  # of the paper's runs on MD17
 SMALL_DATA = 10_000  # structures; with two million the paper gains within 12 epochs
@@ -139,13 +142,13 @@ def few_epochs(planned: PlannedTraining) -> str | None:
     """DeNS in a training shorter than its break-even point."""
     config, schedule = planned.config, planned.schedule
     size, fewest = len(planned.source), planned.few_epochs
-    short = planned.epochs < fewest
+    short, length = planned.epochs < fewest, "1 epoch" if planned.epochs == 1 else f"{planned.epochs:.3g} epochs"
     if short and planned.epochs >= CRYSTAL_EPOCHS and planned.hot_crystals:
         return None  # where it was ahead
     if not (isinstance(config.task, DeNSConfig) and planned.fresh and size <= SMALL_DATA and short):
         return None
     return (
-        f"task={config.task.name} for {planned.epochs:.3g} epochs ({schedule.total_steps} steps of "
+        f"task={config.task.name} for {length} ({schedule.total_steps} steps of "
         f"{config.training.batch_size} structures, "
         f"{size} for training): on 50 frames of ethanol DeNS, without model.parity, was ahead only after "
         f"{_ahead(config.training.batch_size)} epochs, and the published runs on MD17 take {PUBLISHED_EPOCHS}; "
@@ -158,7 +161,7 @@ def many_epochs(planned: PlannedTraining) -> str | None:
     size, long = len(planned.source), planned.epochs >= MANY_EPOCHS
     if isinstance(planned.config.task, DenoisingConfig) or not planned.fresh or size > FEW_STRUCTURES or not long:
         return None
-    remedy = "fewer steps" if planned.parity else "use task=dens, or fewer steps"
+    remedy = "fewer steps" if planned.parity or mostly_crystals(planned.systems) else "use task=dens, or fewer steps"
     return (
         f"{planned.epochs:,.0f} epochs of {size} structures: on 50 frames of ethanol 2,000 epochs ended worse than "
         "1,000 (34.4 and 32.3 meV/Å, one seed, radial functions from 0 Å, without model.parity); "
@@ -172,10 +175,21 @@ def unused_stress(planned: PlannedTraining) -> str | None:
     usable = model.stress == "none" and not isinstance(task, CellDeNSConfig)
     if not usable or task.stress_weight > 0 or all(system.stress is None for system in planned.systems):
         return None
+    if model.forces == "direct" and not has_stress_head(model.name):
+        return (
+            f"the training structures have stresses, which nothing uses: {model.name} has no head of them; "
+            f"model.forces=gradient model.stress=strain task.stress_weight={STRESS_WEIGHT} trains on them"
+        )
     return (
         "the training structures have stresses, which nothing uses; "
-        f"model.stress={'strain' if model.forces == 'gradient' else 'direct'} task.stress_weight=10 trains on them"
+        f"model.stress={'strain' if model.forces == 'gradient' else 'direct'} "
+        f"task.stress_weight={STRESS_WEIGHTS.get(model.name, STRESS_WEIGHT)} trains on them"
     )
+
+
+def has_stress_head(model: str) -> bool:
+    """Whether the stress can be a direct output of a model."""
+    return "0+2" in MODELS[model].backbone.head_types
 
 
 def untrained_stress(planned: PlannedTraining) -> str | None:

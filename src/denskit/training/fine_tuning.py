@@ -66,9 +66,11 @@ def fine_tuned(
         *start_new_elements(force_field, new, known),
     ]
     force_field.new_elements = tuple(new)
+    fresh = weights_of(force_field).keys() - weights_of(trained).keys()
+    fresh |= weights_of_heads(force_field, training.fresh_heads)
+    judged = [name for name in ("energy", "forces", "stress") if name in force_field.heads]
+    force_field.fresh_outputs = tuple(name for name in judged if weights_of_heads(force_field, [name]) & fresh)
     if training.frozen:
-        fresh = weights_of(force_field).keys() - weights_of(trained).keys()
-        fresh |= weights_of_heads(force_field, training.fresh_heads)
         messages.append(freeze(force_field, training.frozen, fresh))
 
     force_field.to(device)

@@ -69,7 +69,7 @@ class JudgedModels:
         if self.training.final == "best" and self.best is not None and self._group.is_first:
             self.folder.take_best()
 
-    def validate(self, step: int) -> dict[str, float]:
+    def validate(self, step: int, *, may_be_best: bool = True) -> dict[str, float]:
         """Errors on the validation split after a step; the best weights so far become a model file."""
         assert self.valid is not None
         training = self.training
@@ -77,7 +77,7 @@ class JudgedModels:
             errors = self.measure(self.valid)
             self.judged = step, errors
             by = judged_by(training.best_by, errors)
-            if math.isfinite(errors[by]) and (self.best is None or errors[by] < self.best):
+            if may_be_best and math.isfinite(errors[by]) and (self.best is None or errors[by] < self.best):
                 self.best = errors[by]
                 self.save(self.folder.best_model, errors)
                 if training.final == "best":

@@ -209,6 +209,7 @@ def announcement(trainer: Trainer, changes: dict[str, tuple[Any, Any]]) -> list[
         precision += " and products in TF32" if trainer.update.precision.tf32 else " (TF32 is for NVIDIA GPUs)"
     kernels = force_field.backbone.choose_kernels(force_field.execution, trainer.group.device)
     recorded = isinstance(trainer.update.backward, RecordedBackward)
+    epochs = schedule.total_steps / schedule.steps_per_epoch
     by = f"best: the smallest {BEST_BY[config.training.best_by]} on the validation split"
     return [
         *trainer.messages,
@@ -216,7 +217,7 @@ def announcement(trainer: Trainer, changes: dict[str, tuple[Any, Any]]) -> list[
         f"{config.model.name}, {numbers:,} parameters; task {config.task.name}; "
         f"{counted(len(data.train), 'training structure')}, {len(data.valid) if data.valid else 0} for validation",
         f"{counted(schedule.total_steps, 'step')} of {counted(config.training.batch_size, 'structure')} "
-        f"({schedule.total_steps / schedule.steps_per_epoch:,.4g} epochs) on {trainer.group.count} x "
+        f"({epochs:,.4g} epoch{'' if epochs == 1 else 's'}) on {trainer.group.count} x "
         f"{trainer.group.device}, {precision}, seed {config.seed}",
         *learning_rates_in_words(trainer.update.optimizer, config.training),
         f"kernels of edge operations: {kernels}",

@@ -185,12 +185,18 @@ class Trainer:
             raise SystemExit(128 + self.interrupt.signal)
 
     def _begin_trained(self, log: RunLog) -> None:
-        """Keep the trained model, and judge it: it may stay the best."""
+        """Keep the trained model, and judge it: it may stay the best, unless heads are random."""
         self.models.begin_trained()
         if self.data.valid is not None and self.models.best is None:
-            errors = {f"valid_{name}": value for name, value in self.models.validate(self.step).items()}
-            log.row({"step": 0, "epoch": 0, "lr": self.schedule.learning_rate(0), **errors})
-            log.say(f"before the first step: {errors_line(errors, 'valid')}")
+            fresh = self.update.force_field.fresh_outputs
+            errors = self.models.validate(self.step, may_be_best=not fresh)
+            row = {f"valid_{name}": value for name, value in errors.items()}
+            log.row({"step": 0, "epoch": 0, "lr": self.schedule.learning_rate(0), **row})
+            log.say(f"before the first step: {errors_line(row, 'valid')}")
+            if fresh:
+                log.say(f"note: untrained heads ({', '.join(fresh)}): this is not kept as the best model")
+            if (note := self.models.note_of_measure()) is not None:
+                log.say(note)
             self._save_state()
 
     def _run_as_planned(self, log: RunLog) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -52,6 +53,31 @@ def _energy(positions: np.ndarray, cell: np.ndarray) -> float:
     n = len(positions)
     atoms = ase.Atoms(numbers=[29] * n, positions=positions, cell=cell, pbc=True)
     return float(MORSE(collate([_system(atoms)], torch.float64)[0]).energy[0])
+
+
+def test_a_maximum_of_the_energy_is_no_equilibrium(crystal: System) -> None:
+    """As of a poor model far from what it was trained on."""
+
+    class Inverted:
+        def __call__(self, *arguments: object, **named: object) -> Evaluation:
+            found = MORSE(*arguments, **named)  # type: ignore[arg-type]
+            return replace(found, energy=-found.energy, forces=-found.forces)
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(MORSE, name)
+
+    with pytest.raises(ValueError, match="the energy has no minimum but a maximum, at"):
+        equation_of_state(Inverted(), crystal, SETTINGS)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("wanted", "package"), [({"vibrations": True}, "phonopy"), ({"heat": True}, "phono3py")])
+def test_a_missing_program_is_told_before_the_first_crystal(
+    wanted: dict[str, bool], package: str, crystal: System, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ModuleNotFoundError, match=f"need(s)? {package}: pip install"):
+        measure_into(tmp_path / "out", MORSE, [crystal], SETTINGS, **wanted)  # type: ignore[arg-type]
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.fixture(scope="module")

@@ -120,7 +120,7 @@ def of_model(sample: Sample) -> Iterator[Finding]:
         yield Finding(
             severity="problem",
             found=OF_MODEL,
-            means="results of a DenskitCalculator, frames of denskit md or select, or of a committee's predict, "
+            means="results of a DenskitCalculator, frames of denskit md, select or predict, "
             "without labels: a training on them learns the model's errors",
             advice="Label them: denskit label FILE -o OUT --with METHOD. Where these are labels of a reference method, "
             "name them REF_energy and REF_forces, or remove the other fields",

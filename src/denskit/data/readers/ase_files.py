@@ -447,7 +447,10 @@ def fixed_atoms(atoms: ase.Atoms) -> tuple[np.ndarray, list[str]]:
     fixed, others = np.zeros(len(atoms), dtype=bool), []
     for constraint in atoms.constraints:
         by_direction = isinstance(constraint, FixCartesian | FixScaled)
-        if isinstance(constraint, FixAtoms) or (by_direction and np.all(constraint.mask)):
+        held = np.atleast_1d(getattr(constraint, "index", ()))
+        if held.dtype != bool and np.max(held, initial=-1) >= len(atoms):
+            others.append("of atoms that it does not have (ASE takes those of an OUTCAR from a CONTCAR beside it)")
+        elif isinstance(constraint, FixAtoms) or (by_direction and np.all(constraint.mask)):
             fixed[constraint.index] = True
         elif not (by_direction and not np.any(constraint.mask)):  # extxyz has one that holds nothing for a free atom
             others.append(type(constraint).__name__)

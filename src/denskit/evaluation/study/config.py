@@ -38,7 +38,7 @@ METRICS = {  # key in the results: name and unit for people
     "h_of_r_error": "error of h(r)",
     "distance_mean_A": "distance (Å)",
 }
-ENERGY, FORCES = "energy_mae_meV", "forces_mae_meV_per_A"
+ENERGY, FORCES, STRESS = "energy_mae_meV", "forces_mae_meV_per_A", "stress_mae_meV_per_A3"
 
 
 Numbers = float | tuple[float, float] | dict[str, float]  # forces; energies and forces; by metric

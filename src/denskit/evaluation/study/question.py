@@ -8,16 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from denskit.batch import System
 from denskit.data import load_data
 from denskit.data.base import Source, spaced
-from denskit.data.periodicity import is_crystal
+from denskit.data.periodicity import mostly_crystals
 from denskit.evaluation.denoising import guessed_noise, noise_of
 from denskit.evaluation.study.config import FRAMES, LR, StudyConfig, changed
 from denskit.evaluation.study.running import MAY_CHANGE, StudyFolder
 from denskit.evaluation.study.runs import StudyRun, runs_of
 from denskit.tasks import DeNSConfig, EnergyForcesConfig
 from denskit.training import checks
-from denskit.training.checks import COMPARE
+from denskit.training.checks import COMPARE, STRESS_WEIGHT, STRESS_WEIGHTS, has_stress_head
 from denskit.training.cost import Cost
 from denskit.training.fitted_denoising import few_epochs_of, fit_dens_to_crystals, fit_sigma_to_data, paying_epochs
 from denskit.training.fitted_loss import fit_loss_to_energies
@@ -26,7 +27,7 @@ from denskit.training.hints import MEASURED_RATE
 from denskit.training.loader import steps_per_epoch
 from denskit.training.planned import SAMPLE, PlannedTraining
 from denskit.training.schedule import Schedule
-from denskit.training.settings import TrainingConfig
+from denskit.training.settings import RunConfig, TrainingConfig
 
 RATES = (MEASURED_RATE / 2, MEASURED_RATE)  # the first is better for 16 cells of metals, the second for 100 of ethanol
 FEW_FRAMES = 10  # fewer structures are no advice
@@ -121,13 +122,10 @@ def adapted(study: StudyConfig) -> tuple[StudyConfig, list[str]]:
         said.append(f"no validation structures, which choose a learning rate: all are trained at {MEASURED_RATE:g}")
     train = data.train
     sample = [train[int(place)] for place in spaced(len(train), SAMPLE)]
-    if all(map(is_crystal, sample)):
-        free = not {"model", "model.stress"} & settings.keys() and config.model.forces == "gradient"
-        if free and all(system.stress is not None for system in sample):
-            settings |= {"model.stress": "strain", "task.stress_weight": 10}
-            said.append("crystals with a stress: trained on it, model.stress=strain task.stress_weight=10")
-        elif free and any(system.stress is not None for system in sample):
-            said.append("crystals of which some have no stress: not trained on it")
+    if mostly_crystals(sample) and not {"model", "model.stress", "task.stress_weight"} & settings.keys():
+        own, why = _settings_of_stress(sample, config)
+        settings |= own
+        said += why
     variants = {name: {**own, **given} if own.get("task") == "dens" else own for name, own in study.variants.items()}
     wanted = study.tests and config.model.forces == "gradient" and not _ONLY_NOISE.keys() & given.keys()
     if wanted and _FOR_TESTS not in variants:
@@ -141,6 +139,22 @@ def adapted(study: StudyConfig) -> tuple[StudyConfig, list[str]]:
     denoising = (run.config() for run in runs_of(study) if run.settings.get("task") == "dens")
     first = next(denoising)
     return study, said + fit_loss_to_energies(first, train)[1] + fit_dens_to_crystals(first, train)[1]
+
+
+def _settings_of_stress(sample: Sequence[System], config: RunConfig) -> tuple[dict[str, Any], list[str]]:
+    """What trains crystals on their stress, and a message of it, or of why not; neither where none has one."""
+    having = sum(system.stress is not None for system in sample)
+    if having == 0:
+        return {}, []
+    lacking = len(sample) - sum(system.stress is not None and bool(system.pbc.all()) for system in sample)
+    if lacking:
+        return {}, [f"not trained on the stress, which {lacking} of {len(sample)} frames looked at do not have"]
+    form = "strain" if config.model.forces == "gradient" else "direct"
+    if form == "direct" and not has_stress_head(config.model.name):
+        return {}, [f"not trained on the stress: {config.model.name} with direct forces has no head of it"]
+    weight = STRESS_WEIGHTS.get(config.model.name, STRESS_WEIGHT)
+    own = {"model.stress": form, "task.stress_weight": weight}
+    return own, [f"crystals with a stress: trained on it, model.stress={form} task.stress_weight={weight}"]
 
 
 def same_question(study: StudyConfig, other: StudyConfig, file: Path) -> bool:

@@ -11,12 +11,12 @@ from rich.markup import escape
 from rich.table import Column as RichColumn
 from rich.table import Table
 
-from denskit.evaluation.study.config import ENERGY, FORCES, MEAN, METRICS, TEST, StudyConfig
+from denskit.evaluation.study.config import ENERGY, FORCES, MEAN, METRICS, STRESS, TEST, StudyConfig
 from denskit.evaluation.study.results import ROUNDING, Column, Results, Row, as_csv, means_as_csv, published_rows
 from denskit.evaluation.study.runs import points_of
 from denskit.evaluation.study.statistics import Mean
 
-_COMPARED = (ENERGY, FORCES)  # metrics with differences in the table; means.csv has those of all
+_COMPARED = (ENERGY, FORCES, STRESS)  # metrics with differences in the table; means.csv has those of all
 _BOLD = ("\x02", "\x03")  # no text has them
 _LATEX = str.maketrans(
     {name: f"\\{name}" for name in "%&_#${}"}
@@ -164,15 +164,16 @@ def as_latex(results: Results) -> str:
 def as_rich(results: Results, width: int) -> list[Table | str]:
     """Tables for a terminal of so many columns, one a test, and how to read them."""
     tables: list[Table | str] = []
-    narrow = False
+    narrow = set[str]()
     console = Console(width=10 * width)  # as wide as a table wants to be
     for test in dict.fromkeys(column.test for column in results.columns):
         table = _rich_table(results, test, _COMPARED)
         if console.measure(table).maximum > width:
-            narrow |= any(column.test == test and column.metric == ENERGY for column in results.columns)
+            narrow |= {column.metric for column in results.columns if column.test == test} & {ENERGY, STRESS}
             table = _rich_table(results, test, (FORCES,))
         tables.append(table)
-    left_out = f" {_change_of(METRICS[ENERGY])} needs a wider terminal; table.md (--output) has it." if narrow else ""
+    names = " and ".join(_change_of(METRICS[metric]) for metric in (ENERGY, STRESS) if metric in narrow)
+    left_out = f" {names} need{'s' * (len(narrow) < 2)} a wider terminal; table.md (--output) has it." if names else ""
     return [*tables, escape(note(results) + left_out)]
 
 

@@ -217,14 +217,19 @@ def space_group(crystal: System) -> str:
         return "None"
 
 
-def _phono3py(
-    crystal: System, settings: CrystalSettings, reference: Conductivity | None, masses: np.ndarray | None = None
-) -> Any:
-    """The calculation with its mesh and supercells."""
+def phono3py_class() -> Any:
+    """``phono3py.Phono3py``.  Raises ModuleNotFoundError without phono3py."""
     try:
         from phono3py import Phono3py
     except ModuleNotFoundError:
         raise ModuleNotFoundError("thermal conductivity needs phono3py: pip install 'denskit[conductivity]'") from None
+    return Phono3py
+
+
+def _phono3py(
+    crystal: System, settings: CrystalSettings, reference: Conductivity | None, masses: np.ndarray | None = None
+) -> Any:
+    """The calculation with its mesh and supercells."""
     heights = {"supercell": settings.supercell, "triplet_supercell": settings.triplet_supercell}
     repeats, mesh = [repeats_of(crystal, height) for height in heights.values()], None
     if reference is not None:
@@ -232,6 +237,8 @@ def _phono3py(
             repeats = list(reference.repeats)
         mesh = reference.mesh if "mesh" not in settings.model_fields_set else None
     second, third = map(np.diag, repeats)
-    calculation = Phono3py(cell_of(crystal, masses), third, phonon_supercell_matrix=second, primitive_matrix="auto")
+    calculation = phono3py_class()(
+        cell_of(crystal, masses), third, phonon_supercell_matrix=second, primitive_matrix="auto"
+    )
     calculation.mesh_numbers = settings.mesh if mesh is None else mesh
     return calculation

@@ -46,6 +46,10 @@ def equation_of_state(potential: EnergyAndForces, crystal: System, settings: Cry
         volume, energy, modulus = fit.fit(warn=False)
     except (ValueError, RuntimeError) as error:
         raise ValueError(f"the energies at {settings.volumes} volumes have no minimum: {error}") from None
+    if modulus <= 0:
+        raise ValueError(
+            f"the energy has no minimum but a maximum, at {volume:.3g} Å^3 an atom: the potential does not hold there"
+        )
     if not volumes[0] < volume < volumes[-1]:
         raise ValueError(
             f"the minimum of the energy at {volume:.3g} Å^3 an atom lies outside the volumes {volumes[0]:.3g} to "

@@ -25,13 +25,14 @@ from denskit.simulation.crystals.conductivity import (
     Tell,
     conductivity,
     conductivity_errors,
+    phono3py_class,
     require_comparable,
     space_group,
 )
 from denskit.simulation.crystals.elastic import cubic_constants, elastic_constants, nearly_cubic
 from denskit.simulation.crystals.equation_of_state import equation_of_state
 from denskit.simulation.crystals.ground_state import CrystalSettings, relaxed_crystal
-from denskit.simulation.crystals.phonons import phonons, spglib_error
+from denskit.simulation.crystals.phonons import phonons, phonopy_class, spglib_error
 from denskit.simulation.potential import EnergyAndForces, crowding_for
 from denskit.simulation.state import Structures
 from denskit.simulation.structures import has_own_masses, masses_of, note_of_masses
@@ -75,11 +76,10 @@ def measure_into(
 
     A crystal with a property that cannot be measured has an "error" in its line, beside those found before.  Raises
     ValueError for a folder with other work, FileNotFoundError for a crystal without a reference, and ValueError for a
-    reference without modes or a mass that is not positive, all before the first crystal; ValueError, after the others,
-    for crystals that ran out of memory.
+    reference without modes or a mass that is not positive, ModuleNotFoundError without phonopy or phono3py, all before
+    the first crystal; ValueError, after the others, for crystals that ran out of memory.
     """
-    if heat and reference is not None:
-        _require_references(reference, len(source))
+    _require_inputs(reference, len(source), vibrations=vibrations, heat=heat)
     names, masses = _names_and_masses(source, original, say, vibrating=vibrations or heat)
     work = WorkFolder(folder, "set of crystals", MARKER)
     record = {
@@ -157,6 +157,16 @@ def _tell(progress: Report, index: int, crystals: int) -> Tell:
         progress(index + done / (total + 1), text, crystals)
 
     return told
+
+
+def _require_inputs(reference: Path | None, crystals: int, *, vibrations: bool, heat: bool) -> None:
+    """Raise where a program or a reference is missing, before the first crystal."""
+    if vibrations:
+        phonopy_class()
+    if heat:
+        phono3py_class()
+        if reference is not None:
+            _require_references(reference, crystals)
 
 
 def _require_references(folder: Path, crystals: int) -> None:

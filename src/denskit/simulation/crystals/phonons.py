@@ -83,13 +83,18 @@ def thermal_properties(calculation: Any) -> tuple[float, float]:
     return float(found.heat_capacity[0]), float(found.free_energy[0])
 
 
-def _phonopy(crystal: System, settings: CrystalSettings, masses: np.ndarray | None) -> Any:
+def phonopy_class() -> Any:
+    """``phonopy.Phonopy``.  Raises ModuleNotFoundError without phonopy."""
     try:
         from phonopy import Phonopy
     except ModuleNotFoundError:
         raise ModuleNotFoundError("phonons need phonopy: pip install 'denskit[crystals]'") from None
+    return Phonopy
+
+
+def _phonopy(crystal: System, settings: CrystalSettings, masses: np.ndarray | None) -> Any:
     repeats = repeats_of(crystal, settings.supercell)
-    return Phonopy(cell_of(crystal, masses), np.diag(repeats), primitive_matrix="auto")
+    return phonopy_class()(cell_of(crystal, masses), np.diag(repeats), primitive_matrix="auto")
 
 
 def cell_of(crystal: System, masses: np.ndarray | None) -> Any:

@@ -145,7 +145,8 @@ class RelaxationFolder(WorkFolder):
                 atoms = relaxed.atoms(given)
                 atoms.calc.of_model = False  # that is of frames in memory
                 frames.writelines(exact_extxyz([atoms]))
-                change = _volume_change(system, relaxed) if cells_relax and system.pbc.all() else None
+                relaxes = cells_relax and relaxed.status != "refused"
+                change = _volume_change(system, relaxed) if relaxes and system.pbc.all() else None
                 changed += relaxed.sound and abs(change or 0.0) > LARGE_CHANGE
                 rows[-1] |= {"formula": given.get_chemical_formula(), **_numbers(system, relaxed, change)}
         names = names_of(fields)
