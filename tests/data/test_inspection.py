@@ -243,6 +243,7 @@ FAULTS: list[tuple[str, Callable[[], list[ase.Atoms]], Spoil, str, str]] = [
     ("stress flipped", copper, scaled(stress=-1), "V stress : strain is -1", "wrong sign.*stress_sign=compression$"),
     ("virial", copper, _virial, "V stress : strain is -", "it is a virial"),
     ("constant", ethanol, _constant, "all energies are -7 eV", "a placeholder"),
+    ("no stress", copper, on(3, lambda a: a.calc.results["stress"].fill(0)), "exactly zero .frame 3", "a placeholder"),
     ("NaN", ethanol, on(4, with_energy(np.nan)), "energy is NaN.* .frame 4", "missing=mask"),
     ("absent", ethanol, on(5, lambda a: a.calc.results.pop("forces")), "forces absent in 1 of 200", "missing=mask"),
     ("no forces", ethanol, _no_forces, "no frame has forces; fields of the file: energy", "data.forces_key=KEY"),

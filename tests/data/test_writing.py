@@ -154,6 +154,19 @@ def test_predictions_of_predictions_keep_the_label(model: Path, tmp_path: Path) 
     assert twice.info["input_energy"] == once.get_potential_energy()
 
 
+def test_new_labels_go_before_a_field_that_was_trained_on(model: Path, tmp_path: Path) -> None:
+    """``denskit label`` writes energy and forces; dft_energy beside them is that of before."""
+    frame = labelled()[0]
+    frame.calc = None
+    frame.info["dft_energy"] = -7.5
+    config = DataConfig(energy_key="dft_energy", missing="mask")
+    ase.io.write(tmp_path / "mine.traj", frame)
+    ase.io.write(tmp_path / "new.traj", relabelled(frame, {"energy": -3.0, "forces": np.ones((9, 3))}))
+    predict_file(model, tmp_path / "mine.traj", tmp_path / "own.extxyz", data={"energy_key": "dft_energy"})
+    for name, energy in (("mine.traj", -7.5), ("new.traj", -3.0), ("own.extxyz", -7.5)):
+        assert open_unchecked(tmp_path / name, config)[0][0].energy == energy, name
+
+
 def test_predictions_of_unlabelled_structures_are_no_labels(model: Path, tmp_path: Path) -> None:
     """Else a model would be judged, and trained, on its own predictions."""
     frame, found = labelled()[0], []

@@ -9,6 +9,7 @@ import ase.io
 import numpy as np
 import pytest
 from ase.build import bulk, molecule
+from ase.calculators.singlepoint import SinglePointCalculator
 
 from cli_calls import denskit
 from denskit.active.frames import read_frames
@@ -18,7 +19,7 @@ from denskit.data.frames import exact_extxyz
 from denskit.data.inspection import inspect_file
 from denskit.data.loading import read_files
 from denskit.data.readers.folders import Files, read_given
-from denskit.data.readers.formats import are_shards
+from denskit.data.readers.formats import are_shards, files_in
 from denskit.data.splits import identity_of
 from denskit.data.writing import Originals, plain, relabelled
 from denskit.evaluation.unseen import warnings_for_file
@@ -193,6 +194,35 @@ def test_frames_of_one_system_in_several_files_stay_together(tmp_path: Path) -> 
 
 
 OUTCAR = Path(ase.__file__).parent / "test" / "testdata" / "vasp" / "OUTCAR_example_1"
+
+
+def test_messages_that_differ_in_numbers_are_one(tmp_path: Path) -> None:
+    for number in range(3):
+        frame = molecule("H2O")
+        frame.calc = SinglePointCalculator(
+            frame, energy=1.0, free_energy=1.0 - 0.05 * (number + 1), forces=np.ones((3, 3))
+        )
+        ase.io.write(tmp_path / f"{number}.traj", frame)
+    said = [
+        text for text in read_files(tmp_path, DataConfig(), ("energy", "forces"))[1] if "free_energy differs" in text
+    ]
+    assert len(said) == 1 and "by 50 meV" in said[0]
+    assert said[0].endswith("(one of 3 files of which this is said, with other numbers)")
+
+
+@pytest.mark.skipif(not OUTCAR.is_file(), reason="this installation of ASE has no OUTCAR")
+def test_a_folder_of_vasp_is_its_output(tmp_path: Path) -> None:
+    """POSCAR and CONTCAR, which ASE reads, too, have no labels."""
+    for name in ("POSCAR", "CONTCAR"):
+        ase.io.write(tmp_path / name, bulk("Cu"), format="vasp")
+    assert [file.name for file in files_in(tmp_path)] == ["CONTCAR", "POSCAR"]
+    (tmp_path / "vasprun.xml").write_text("")
+    assert [file.name for file in files_in(tmp_path)] == ["vasprun.xml"]
+    (tmp_path / "OUTCAR").write_bytes(OUTCAR.read_bytes())
+    source, _ = read_files(tmp_path, DataConfig(), ("energy", "forces", "stress"))
+    assert len(source) == 1 and source[0].energy == pytest.approx(-68.23103, abs=1e-4)
+    ase.io.write(tmp_path / "mine.extxyz", bulk("Cu"))
+    assert [file.name for file in files_in(tmp_path)] == ["CONTCAR", "POSCAR", "mine.extxyz"]
 
 
 @pytest.mark.skipif(not OUTCAR.is_file(), reason="this installation of ASE has no OUTCAR")

@@ -112,6 +112,9 @@ def constant(sample: Sample) -> Iterator[Finding]:
         yield sample.finding("problem", f"all energies are {energy[0]:g} eV", *_PLACEHOLDER)
     if len(stress) > 2 and not stress.any():
         yield sample.finding("problem", "all stresses are zero", *_PLACEHOLDER)
+        return
+    empty = structures.has["stress"] & ~structures.stress.reshape(len(structures), -1).any(1)
+    yield from sample.marked(empty & (sample.largest_force > 0), "problem", "a stress of exactly zero", *_PLACEHOLDER)
 
 
 def of_model(sample: Sample) -> Iterator[Finding]:

@@ -277,6 +277,8 @@ class _Reader:
 
     def _find(self, label: str, fields: dict[str, Any]) -> str | None:
         explicit = getattr(self.config, f"{label}_key")
+        if {label, explicit} <= fields.keys() and fields.get(RESULT_UNIT) == "eV" and OF_MODEL not in fields:
+            return label  # of ``denskit label``, which leaves fields of other names, labels of before, as they are
         return next((name for name in ((explicit,) if explicit else NAMES[label]) if name in fields), None)
 
     def _label(self, label: str, fields: dict[str, Any], index: int, *sizes: int) -> np.ndarray | None:

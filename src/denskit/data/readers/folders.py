@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from denskit.runtime.progress import counted
 from denskit.runtime.warning import warn
 
 LEFT_OUT = "warning: left out: "  # begins the message of a file that cannot be read
+_NUMBER = re.compile(r"\d[\d.,]*(e[+-]?\d+)?")
 Reader = Callable[[Path, DataConfig], tuple[Source, list[str]]]
 
 
@@ -64,7 +66,7 @@ def _read_all(path: str | Path, config: DataConfig, read: Reader, *, strict: boo
     if not (files := files_in(path)):
         return read(path, config)
     found: list[Source] = []
-    said = Counter[str]()  # each message once, whatever the number of files
+    said: dict[str, Counter[str]] = {}  # by text without its numbers: one message, whatever the number of files
     left_out: list[str] = []
     for file in files:
         try:
@@ -75,14 +77,23 @@ def _read_all(path: str | Path, config: DataConfig, read: Reader, *, strict: boo
             left_out.append(f"{LEFT_OUT}{error}")
             continue
         found.append(source)
-        said.update([*dict.fromkeys(message.replace(str(file), f"{path}/...") for message in messages)])
+        for text in dict.fromkeys(message.replace(str(file), f"{path}/...") for message in messages):
+            said.setdefault(_NUMBER.sub("#", text), Counter())[text] += 1
     if not found:
         raise ValueError(f"{path}: none of {counted(len(files), 'file')} can be read. {left_out[0]}")
     files_read = Files(str(path), tuple(found if config.group_key is not None else _grouped(found)))
     heading = f"{path}: {counted(len(files_read), 'structure')} in {counted(len(found), 'file')}, by their names"
     uncertain = [f"{path}: {UNCERTAIN} is left out, whose frames are of the same runs as the trajectories"]
-    told = (text + f" ({count} of {len(found)} files)" * (count < len(found)) for text, count in said.items())
+    told = (_told(texts, len(found)) for texts in said.values())
     return files_read, [heading, *(uncertain if of_simulation(path) else []), *told, *left_out]
+
+
+def _told(alike: Counter[str], files: int) -> str:
+    """A message of several files, which may differ in numbers, and of how many it is."""
+    first, count = next(iter(alike)), alike.total()
+    if len(alike) > 1:
+        return f"{first} (one of {count} files of which this is said, with other numbers)"
+    return first + f" ({count} of {files} files)" * (count < files)
 
 
 def _grouped(found: list[Source]) -> list[Source]:

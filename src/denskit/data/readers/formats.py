@@ -172,6 +172,7 @@ def _shards_of(folder: Path) -> tuple[str, list[Path]]:
 def files_in(path: Path) -> list[Path]:
     """The ordinary files of structures in a folder, or that a pattern such as ``calc/*/OUTCAR`` names, by name.
 
+    Of a folder of VASP the outputs: OUTCAR, else vasprun.xml, without the POSCAR and CONTCAR beside them.
     Of a simulation (:func:`of_simulation`) the trajectories alone: its uncertain frames come from these runs, and many
     are in both.  Empty for a file, for a folder of shards, and where a pattern has no file.
     """
@@ -185,6 +186,10 @@ def files_in(path: Path) -> list[Path]:
     if any(_ending(file) is not None for file in inside):
         return []
     frames = [file for file in inside if _holds_frames(file)]
+    if all(file.name.startswith(("POSCAR", "CONTCAR")) for file in frames):  # of VASP, whose labels are elsewhere
+        for output in ("OUTCAR", "vasprun"):
+            if calculated := [file for file in inside if file.name.startswith(output) and file.is_file()]:
+                return calculated
     return [file for file in frames if file.name != UNCERTAIN] if of_simulation(path) else frames
 
 
