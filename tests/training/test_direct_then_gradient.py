@@ -51,9 +51,9 @@ def test_a_model_with_random_heads_is_not_the_best(preset: str, data: Path, tmp_
     assert read_header(direct / "model.safetensors")["metadata"]["step"] == 2
     log = (direct / "train.log").read_text()
     assert "before the first step: valid MAE" in log
-    assert "note: untrained heads (stress): this is not kept as the best model" in log
+    assert "note: heads of stress begin at random, so this model is not kept as the best" in log
     again = _train(preset, data, tmp_path / "again", *given[1:], f"training.init_from={direct}")
-    assert "untrained heads" not in (again / "train.log").read_text()
+    assert "begin at random" not in (again / "train.log").read_text()
 
 
 def test_gradient_forces_start_from_direct_ones(preset: str, data: Path, tmp_path: Path) -> None:

@@ -194,7 +194,7 @@ class Trainer:
             log.row({"step": 0, "epoch": 0, "lr": self.schedule.learning_rate(0), **row})
             log.say(f"before the first step: {errors_line(row, 'valid')}")
             if fresh:
-                log.say(f"note: untrained heads ({', '.join(fresh)}): this is not kept as the best model")
+                log.say(f"note: heads of {', '.join(fresh)} begin at random, so this model is not kept as the best")
             if (note := self.models.note_of_measure()) is not None:
                 log.say(note)
             self._save_state()
