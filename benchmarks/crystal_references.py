@@ -69,17 +69,8 @@ def relax_alloys(data: Path, out: Path, runs: list[Path]) -> None:
     gone = [abs(a.get_volume() / last[name].get_volume() - 1) for name, a in first.items()]
     apart = [] if distance is None else [distance(atoms, last[name]) for name, atoms in first.items()]
     far = f"{np.mean([UNMATCHED if one is None else one for one in apart]):.4f}" if apart else ""
-    rows = [
-        [
-            "not moved (energies of DFT)",
-            f"{1000 * np.mean(energies):.1f}",
-            "",
-            "",
-            far,
-            f"{100 * np.mean(gone):.2f}",
-            "",
-        ]
-    ]
+    error, volume = f"{1000 * np.mean(energies):.1f}", f"{100 * np.mean(gone):.2f}"
+    rows = [["not moved (energies of DFT)", error, "", far, volume, ""]]
     for run in runs:
         work = out / f"alloys-{named(run)}"
         materials = Materials(
@@ -89,14 +80,14 @@ def relax_alloys(data: Path, out: Path, runs: list[Path]) -> None:
         found = discover_into(work, Potential(run, stress=True), materials, resume=True)
         assert found is not None
         moved = {atoms.info["material_id"]: atoms for atoms in ase.io.read(work / "relaxed.extxyz", ":")}
-        volume = [abs(atoms.get_volume() / last[name].get_volume() - 1) for name, atoms in moved.items()]
+        gone = [abs(atoms.get_volume() / last[name].get_volume() - 1) for name, atoms in moved.items()]
         far = f"{found['rmsd']:.4f}" if "rmsd" in found else ""
         error = f"{1000 * found['energy_MAE_eV_per_atom']:.1f}"
         converged = f"{found.get('converged', 0)} of {found['materials']}"
-        stable = f"{found['F1']:.2f} of {found['predicted_stable']}" if found.get("F1") is not None else ""
-        above = f"{1000 * found['MAE_eV_per_atom']:.1f}"
-        rows.append([named(run), error, above, stable, far, f"{100 * np.mean(volume):.2f}", converged])
-    heads = ["energy, meV/atom", "above hull, meV/atom", "F1, predicted stable", "RMSD", "volume, %", "converged"]
+        right, wrong = found["true_positives"], found["false_positives"]
+        stable = f"{right} of {right + found['false_negatives']}, {wrong} wrongly"
+        rows.append([named(run), error, stable, far, f"{100 * np.mean(gone):.2f}", converged])
+    heads = ["energy, meV/atom", "called stable", "RMSD", "volume, %", "converged"]
     table(["", *heads], rows)
 
 

@@ -196,6 +196,7 @@ def test_hull_and_references_may_come_later(tmp_path: Path, files: dict[str, Pat
     assert code == 0, said
     assert "stable: F1" in printed and (tmp_path / "out" / "relaxed.extxyz").read_bytes() == moved
     found = json.loads((tmp_path / "out" / "discovery.json").read_text())
+    assert found["judged_by"].keys() == {"hull", "relaxed"}
     assert _run(*given[:2], "--hull", files["hull"], "--relaxed", files["relaxed"], "-o", tmp_path / "once")[0] == 0
     assert json.loads((tmp_path / "once" / "discovery.json").read_text()) == found
 

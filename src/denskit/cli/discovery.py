@@ -77,6 +77,9 @@ def show_discovery(
     materials = Materials(source_of(model, file, ""), file, phases, known)
     potential = Potential(weights, device=choose_device(device), stress=True)
     origin = {"model": potential.weights_sha256(), "materials": origin_of_file(file)}
+    judged_by = {
+        name: origin_of_file(path) for name, path in (("hull", hull), ("relaxed", relaxed)) if path is not None
+    }
     console = Console(stderr=True, soft_wrap=True)
     with stoppable(console) as work, ExitStack() as opened:
         known_heat = None
@@ -86,8 +89,9 @@ def show_discovery(
             folder = opened.enter_context(references_of(reference, kappa, heat))
             known_heat = KnownConductivities(heat, kappa, folder, precise, origin=heat_origin)
         found = discover_into(
-            output, potential, materials, conductivities=known_heat, origin={"origin": origin}, resume=resume,
-            say=lambda text: console.print(text, style="yellow", markup=False), stop=work.stop, progress=work.progress,
+            output, potential, materials, conductivities=known_heat, origin={"origin": origin}, judged_by=judged_by,
+            resume=resume, say=lambda text: console.print(text, style="yellow", markup=False), stop=work.stop,
+            progress=work.progress,
         )  # fmt: skip
     if found is None:
         work.leave(f"the state is saved in {output}")

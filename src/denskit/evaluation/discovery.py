@@ -103,6 +103,7 @@ def discover_into(
     *,
     conductivities: KnownConductivities | None = None,
     origin: dict[str, Any] | None = None,
+    judged_by: dict[str, Any] | None = None,
     resume: bool = False,
     say: Callable[[str], None] = lambda text: None,
     stop: Callable[[], bool] = lambda: False,
@@ -111,7 +112,10 @@ def discover_into(
     """Relax all materials into a folder and judge them; returns the metrics, or None where ``stop`` ended the run.
 
     Writes ``discovery.csv`` (a line a material), ``discovery.json`` (the metrics), and the files of a relaxation; with
-    ``conductivities`` also their mean errors, and the folder ``kappa`` with a line a crystal.  Arguments and errors as
+    ``conductivities`` also their mean errors, and the folder ``kappa`` with a line a crystal.
+
+    ``judged_by``: plain JSON about hull and references, for ``discovery.json``; a resumed run may have others.  Other
+    arguments, and errors, as
     :func:`denskit.simulation.relaxation.folder.relax_into`; those of :class:`Materials` and of
     :meth:`KnownConductivities.require_comparable` come before the first move.
     """
@@ -132,6 +136,7 @@ def discover_into(
     rows = [_row(materials, relaxed, hull[relaxed.index], distance) for relaxed in work.results()]
     write_rows(work.path / TABLE, list(rows[0]), rows)
     found = {"materials": len(rows), **summary["status"], **_metrics(rows)}
+    found |= {"judged_by": judged_by} if judged_by else {}
     if conductivities is None:
         found |= _judged_before(work.path / RESULT)
     _write(work.path / RESULT, found)
@@ -153,7 +158,8 @@ def _judged_before(file: Path) -> dict[str, Any]:
 
 
 def _write(file: Path, found: dict[str, Any]) -> None:
-    write_json(file, {name: value if math.isfinite(value) else None for name, value in found.items()})
+    undefined = {name for name, value in found.items() if isinstance(value, float) and not math.isfinite(value)}
+    write_json(file, {**found, **dict.fromkeys(undefined)})
 
 
 def _lacking(materials: Materials) -> str | None:

@@ -93,8 +93,7 @@ class Backbone(nn.Module, ABC):
             if irreps == "0+2":
                 raise ValueError(
                     f"{self.config.name} has no head of a stress or strain (model.stress=direct, task=cell_dens); "
-                    "model.stress=strain with model.forces=gradient needs none, and equiformer, equiformer_v3 and esen "
-                    "have one"
+                    "model.stress=strain with model.forces=gradient needs none"
                 )
             known = ", ".join(map(repr, self.head_types))
             raise ValueError(f"{type(self).__name__} has heads {known}, not '{irreps}'")

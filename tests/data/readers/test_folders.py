@@ -207,7 +207,7 @@ def test_messages_that_differ_in_numbers_are_one(tmp_path: Path) -> None:
         text for text in read_files(tmp_path, DataConfig(), ("energy", "forces"))[1] if "free_energy differs" in text
     ]
     assert len(said) == 1 and "by 50 meV" in said[0]
-    assert said[0].endswith("(one of 3 files of which this is said, with other numbers)")
+    assert said[0].endswith("(and in 2 more files, with other numbers)")
 
 
 @pytest.mark.skipif(not OUTCAR.is_file(), reason="this installation of ASE has no OUTCAR")

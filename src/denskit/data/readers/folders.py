@@ -92,7 +92,7 @@ def _told(alike: Counter[str], files: int) -> str:
     """A message of several files, which may differ in numbers, and of how many it is."""
     first, count = next(iter(alike)), alike.total()
     if len(alike) > 1:
-        return f"{first} (one of {count} files of which this is said, with other numbers)"
+        return f"{first} (and in {counted(count - 1, 'more file')}, with other numbers)"
     return first + f" ({count} of {files} files)" * (count < files)
 
 
