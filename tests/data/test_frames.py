@@ -61,7 +61,7 @@ def test_constraints_of_atoms_that_are_not_there_are_told() -> None:
     water.constraints[0].index = np.array([0, 7])
     read, messages = structures_of([water])
     assert not read.fixed.any()
-    assert "constraints of atoms that it does not have (ASE takes those of an OUTCAR" in " ".join(messages)
+    assert "constraints FixAtoms of atoms that it does not have, as of a CONTCAR" in " ".join(messages)
 
 
 def test_frames_of_relaxations_are_grouped_by_their_sid() -> None:

@@ -30,8 +30,8 @@ _OTHER = {"unit", "units", "cutoff", "field", "tol", "tolerance", "threshold", "
           "max", "rms", "bond", "weight", "weights"}  # fmt: skip
 _PLACEHOLDER = ("a placeholder, no label", "Look at how the file was written")
 OF_MODEL = (
-    "energies or forces that seem to be a model's own, by their calculator or the fields beside them (max_forces_std, "
-    "or time_ps, step and replica)"
+    "energies or forces that seem to be a model's own, by their calculator or the fields beside them (of_model, "
+    "max_forces_std, or time_ps, step and replica)"
 )
 _NUMBER = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?", re.IGNORECASE)
 _LISTED = 20  # names of fields

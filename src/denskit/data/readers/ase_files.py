@@ -451,7 +451,8 @@ def fixed_atoms(atoms: ase.Atoms) -> tuple[np.ndarray, list[str]]:
         by_direction = isinstance(constraint, FixCartesian | FixScaled)
         held = np.atleast_1d(getattr(constraint, "index", ()))
         if held.dtype != bool and np.max(held, initial=-1) >= len(atoms):
-            others.append("of atoms that it does not have (ASE takes those of an OUTCAR from a CONTCAR beside it)")
+            kind = type(constraint).__name__  # ASE gives an OUTCAR those of a CONTCAR in its folder
+            others.append(f"{kind} of atoms that it does not have, as of a CONTCAR beside an OUTCAR")
         elif isinstance(constraint, FixAtoms) or (by_direction and np.all(constraint.mask)):
             fixed[constraint.index] = True
         elif not (by_direction and not np.any(constraint.mask)):  # extxyz has one that holds nothing for a free atom
